@@ -14,7 +14,7 @@ import ray
 
 from tests.store.examples import a_spec
 from tuner import service
-from tuner.driver.hosts import host as driver_host
+from tuner.driver.hosts import actor as driver_host
 from tuner.driver.hosts import kept, link
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner

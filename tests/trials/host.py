@@ -12,6 +12,7 @@ import ray
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Outcome, Report, Verdict
 from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Pool
 from tuner.trials.messages.launch import Launch
 
 
@@ -34,7 +35,7 @@ class _Inbox:
 @ray.remote(num_cpus=0)
 class Host:
     def __init__(self, options: dict[str, Any] | None = None) -> None:
-        self.manager = GroupManager(ray.get_runtime_context().current_actor, **(options or {}))
+        self.manager = GroupManager(Pool(ray.get_runtime_context().current_actor, **(options or {})))
         self.inbox = _Inbox()
         self.reports: dict[str, list[Report]] = {}
         self.checkpoints: dict[str, list[CheckpointInfo]] = {}

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from tests.serving import SLOW, until
-from tuner.driver.hosts import host as module
+from tuner.driver.hosts import actor as module
 from tuner.driver.hosts.cluster import connect
 from tuner.driver.hosts.link import Link
 from tuner.experiment.spec import parse_spec

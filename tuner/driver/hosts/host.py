@@ -1,7 +1,7 @@
-"""The driver host: a Ray actor that reserves no CPU and drives many experiments as asyncio tasks.
+"""The driver host: it drives many experiments as asyncio tasks of one event loop.
 
-Ranks and placement groups belong to it. If it dies, Ray removes them, and the next host continues every experiment from what
-the database holds.
+On Ray it is an actor that reserves no CPU. For the local executor it is a thread of the script. Ranks belong to it. If it dies,
+they end, and the next host continues every experiment from what the database holds.
 """
 
 from __future__ import annotations
@@ -11,25 +11,20 @@ import contextlib
 import gc
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from tuner import __version__, log_format
+from tuner import log_format
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
-from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
+from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
@@ -42,12 +37,11 @@ from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.admission import Standing
+from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
-from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -69,20 +63,25 @@ CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
 
-_VERSION = "-v"
-"""What precedes the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
-ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
+_QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
+"""The methods of a host that ranks may call."""
 
 CommandKey = tuple[int, int, float]
 """The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
 
 
 class Host:
-    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
+    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    Args:
+        settings: the settings of the process that starts the host.
+        name: of the actor.
+        executor: where trials run; None: on Ray, of which this is an actor then.
+    """
+
+    def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
         self.settings, self.name = settings, name
+        self.executor: Executor = executor if executor is not None else _on_ray()
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
@@ -109,7 +108,7 @@ class Host:
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
-        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_server = ReportServer(self.report, self.take_logs, self._called)
         self._report_address: Address | None = None
         self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
@@ -141,16 +140,14 @@ class Host:
             self._figures.writes.add(time.perf_counter() - begun)
 
     @property
-    def node(self) -> str:
-        """Return Ray's id of the node that it runs on."""
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+    def node(self) -> str | None:
+        """Return the id of the node that it runs on; None if there is only this machine."""
+        return self.executor.node
 
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(
-                ray.get_runtime_context().current_actor,
+            options = GroupOptions(
                 name=self.name,
                 report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
@@ -159,6 +156,7 @@ class Host:
                 standing=self._standing,
                 preempt_after_s=self.settings.preempt_after_s,
             )
+            self._groups = self.executor.groups(options)
         return self._groups
 
     def _standing(self, experiment: str) -> Standing:
@@ -167,10 +165,7 @@ class Host:
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
-            return await on_node(node, function, *args)
-        return await asyncio.to_thread(function, *args)
+        return await self.executor.on_node(node, function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
@@ -190,15 +185,17 @@ class Host:
         return self.owner
 
     async def _begin_background(self) -> None:
-        await asyncio.to_thread(remove_orphans)
+        await asyncio.to_thread(self.executor.clean_up)
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
             ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
-                self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
-            gc.collect()
-            # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many objects.
-            gc.freeze()
+                self._report_address = await self._report_server.open(self.executor.listen_at())
+            if self.executor.own_process:
+                gc.collect()
+                # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many
+                # objects.
+                gc.freeze()
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
@@ -207,8 +204,10 @@ class Host:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
-    async def drive(self, public_id: str) -> str:
+    async def drive(self, public_id: str, executor: str = "") -> str:
         """Drive this experiment until it has ended or is paused, and return its state.
+
+        executor: where its trials run and why, for the log.
 
         Raises:
             Conflict: another driver, which is alive, has it.
@@ -219,7 +218,7 @@ class Host:
             if record.id not in self.tasks:
                 if record.state.ended and not await self._is_to_go_on(record.id, record.state):
                     return str(record.state)
-                self._begin(record)
+                self._begin(record, executor)
             state = await asyncio.shield(self.tasks[record.id])
             if not await self._is_to_go_on(record.id, state):
                 return str(state)
@@ -287,6 +286,12 @@ class Host:
         """Return a reference, in a list, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
+    async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
+        """Answer a rank that has no actor to call."""
+        if question not in _QUESTIONS:
+            raise NotImplementedError(question)
+        return await getattr(self, question)(*arguments)
+
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
@@ -300,9 +305,7 @@ class Host:
 
     async def cluster(self) -> dict[str, Any]:
         """Return the cluster as `overview` describes it."""
-        nodes, available = await asyncio.gather(
-            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
-        )
+        nodes, available = await self.executor.nodes()
         standings = {name: self._standing(name) for name in self._named}
         return overview(
             nodes,
@@ -376,8 +379,8 @@ class Host:
 
     # -- one experiment --------------------------------------------------------------------------------------------------
 
-    def _begin(self, record: ExperimentRecord) -> None:
-        task = asyncio.create_task(self._drive(record), name=record.public_id)
+    def _begin(self, record: ExperimentRecord, executor: str = "") -> None:
+        task = asyncio.create_task(self._drive(record, executor), name=record.public_id)
         self.tasks[record.id] = task
         task.add_done_callback(lambda done: self._forget(record, done))
 
@@ -387,11 +390,11 @@ class Host:
             log.error("experiment %s is not driven any more: %s", record.public_id, error, exc_info=error)
             self._not_before[record.id] = time.time() + AGAIN_S
 
-    async def _drive(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         with log_format.about(experiment=record.public_id):
-            return await self._drive_alone(record)
+            return await self._drive_alone(record, executor)
 
-    async def _drive_alone(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
@@ -410,7 +413,7 @@ class Host:
             ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
-            slots = capacity(record.spec.scaling)
+            slots = self.executor.capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
@@ -418,7 +421,7 @@ class Host:
             self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands)
+            state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 if self._groups is not None:
@@ -595,69 +598,7 @@ def _key(command: CommandRecord) -> CommandKey:
     return command.id, command.experiment_id, command.created_at
 
 
-def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of this package has started.
+def _on_ray() -> Executor:
+    from tuner.driver.hosts.ray_executor import RayExecutor
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
-    """
-    base, ended = _base_name(settings), []
-    for name in sorted(_names_of_hosts()):
-        version = name.removeprefix(base)
-        if (
-            name == _shared_name(settings)
-            or not name.startswith(base)
-            or (version and not version.startswith(_VERSION))
-        ):
-            continue
-        try:
-            host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has just ended
-            continue
-        owner = None
-        with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
-        ray.kill(host)
-        until = time.monotonic() + ANSWER_S
-        while (
-            name in _names_of_hosts() and time.monotonic() < until
-        ):  # once it is gone, its placement groups are orphans
-            time.sleep(0.05)
-        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
-    return ended
-
-
-def _names_of_hosts() -> set[str]:
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return {
-        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
-    }
-
-
-def _base_name(settings: Settings) -> str:
-    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
-
-
-def _shared_name(settings: Settings) -> str:
-    return f"{_base_name(settings)}{_VERSION}{__version__}"
-
-
-def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """Start the actor and return its handle.
-
-    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
-    service never uses a host that runs the code of another version.
-    """
-    name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "max_concurrency": 10_000,
-        "namespace": NAMESPACE,
-        "name": name,
-        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
-    }
-    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
-        here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
-    if shared:
-        options |= {"lifetime": "detached", "get_if_exists": True}
-    return ray.remote(Host).options(**options).remote(settings, name)
+    return RayExecutor()

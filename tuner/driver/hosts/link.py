@@ -81,7 +81,7 @@ class Link:
 
     def _start_host(self) -> Any:
         """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
-        from tuner.driver.hosts.host import end_other_versions, start_host
+        from tuner.driver.hosts.actor import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:

@@ -101,11 +101,11 @@ def main() -> None:
     control.sendall(b'{"ready": true}\n')
     try:
         while os.getppid() == parent:
-            readable, _, _ = select.select([control, woken], [], [], LOOK_S)
+            readable, _, _ = select.select([control.fileno(), woken], [], [], LOOK_S)
             if woken in readable:
                 os.read(woken, 4096)
             _reap(control, living)
-            if control in readable:
+            if control.fileno() in readable:
                 message, sockets, _, _ = socket.recv_fds(control, 1, 1)
                 if not message:
                     break

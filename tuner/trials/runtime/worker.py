@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
