@@ -136,7 +136,7 @@ def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
 
 
 def train_helpers() -> dict[str, float]:
-    """How many processes stand round one two-rank trial of Ray Tune and Ray Train, beside its ranks and the driver."""
+    """Return how many processes Ray Tune and Ray Train run for one two-rank trial, besides its ranks and the driver."""
     before = tempfile.mkdtemp()
     os.environ["TUNER_HOME"] = before  # a mark that identifies all processes of this Ray
     _ray(3)
@@ -245,7 +245,7 @@ def bare_groups(repeats: int) -> dict[str, float]:
 
 
 def gloo_growth(repeats: int) -> dict[str, float]:
-    """How two plain processes grow that set a gloo group up, reduce and tear it down, over and over: MiB per 1,000 times."""
+    """Return by how many MiB two plain processes grow per 1,000 times that they set up, use and tear down a gloo group."""
     import multiprocessing
 
     spawn = multiprocessing.get_context("spawn")

@@ -54,7 +54,7 @@ def test_one_module_names_private_modules_of_ray() -> None:
 
 
 def test_private_attributes_of_schedulers_and_stoppers_of_ray_are_read_in_two_modules() -> None:
-    """If Ray renames one of them, reading it fails the tests of these modules."""
+    """Reading one of these names fails the tests of these modules, if Ray renames it."""
     attributes = set().union(*(private_attributes((ROOT / path).read_text()) for path in KNOW_ATTRIBUTES))
     assert {"_reduction_factor", "_grace_period", "_quantile_fraction"} <= attributes
     own = attributes - {"_metric", "_mode", "_make"}

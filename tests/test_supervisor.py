@@ -31,7 +31,7 @@ DEATHS = [
 
 
 class Told:
-    """What a link has told its service."""
+    """Records what a link has told its service."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []

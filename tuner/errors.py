@@ -105,7 +105,7 @@ class Conflict(StoreError):
 
 
 class Stale(Conflict):
-    """What was to be changed has changed since the caller read it."""
+    """The object of the request has changed since the caller read it."""
 
 
 class LostLease(StoreError):

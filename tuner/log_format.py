@@ -1,4 +1,4 @@
-"""How the service and the driver host log: as text or as JSON, one object a line, with what each line is about.
+"""Format the logs of the service and the driver host: as text or as JSON, one object a line, with what each line is about.
 
 `about` adds ids to all lines of the present request or task. Tokens never reach a log: nobody logs one on purpose, and what looks
 like one is replaced before a line is written.

@@ -41,10 +41,10 @@ LINK = "tuner.driver.hosts.link"
 """The module that the child runs."""
 
 CHECK_S = 0.25
-"""How often the supervisor checks that Ray and its child live."""
+"""Seconds between two checks by the supervisor that Ray and its child live."""
 
 AGAIN_S = 2.0
-"""How long it waits before it tries something again that has failed."""
+"""Seconds to wait before something that has failed is tried again."""
 
 SILENT_S = 150.0
 """A child that is silent for this long is replaced. It says each second that it is well, and no call takes longer."""

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, signing in, and the audit trail."""
+"""Test access control: tokens, roles, signing in, and the audit trail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client sees when the database is in trouble."""
+"""Test what the client sees when the database is in trouble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the core handles parameters that a running trial asks for, and the notes of a trial."""
+"""Test how the core handles parameters that a running trial asks for, and the notes of a trial."""
 
 from __future__ import annotations
 

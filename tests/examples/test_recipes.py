@@ -19,7 +19,7 @@ SCRIPTS = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", PAGE.
 @pytest.mark.usefixtures("private_ray")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook: in a module that no worker can import."""
+    """Run the function as a notebook would: from a module that no worker can import."""
     module = ModuleType("recipe")
     monkeypatch.setitem(sys.modules, "recipe", module)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Which experiments of a database a new one learns from."""
+"""Test which experiments of a database a new one learns from."""
 
 from __future__ import annotations
 

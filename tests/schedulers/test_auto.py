@@ -1,4 +1,4 @@
-"""What "auto" stands for."""
+"""Test which scheduler and searcher "auto" stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `tuner.run` translates what users pass to it."""
+"""Test how `tuner.run` translates what users pass to it."""
 
 from __future__ import annotations
 

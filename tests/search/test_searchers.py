@@ -1,4 +1,4 @@
-"""What each searcher does with a space and with what it has learned."""
+"""Test what each searcher does with a space and with what it has learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every space: values stay inside, forms turn into each other and back, garbage is refused in words."""
+"""Test what holds for every space: values stay inside, forms convert into each other and back, and errors name what is wrong."""
 
 from __future__ import annotations
 

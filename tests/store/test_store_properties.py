@@ -1,4 +1,4 @@
-"""What `load` gives back is what `commit` got, for any batches, on both databases."""
+"""Test that `load` returns what `commit` got, for any batches, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of an experiment show and what they keep in the address, in Chromium over the real API."""
+"""Test what the pages of an experiment show and what they keep in the address, in Chromium over the real API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How routes read requests and write answers."""
+"""Read requests and write answers, for all routes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 
-from tuner.api.schemas import Experiment, Problem
+from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
 from tuner.errors import SpecError, Stale
 from tuner.experiment.spec import escape
 from tuner.names import did_you_mean
-from tuner.store import ExperimentRecord, Store
+from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -65,6 +65,15 @@ def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) 
     """Return an experiment. Its ETag begins with its revision, which is all that If-Match compares."""
     model = Experiment.of(record, store.metrics.names(record.id))
     return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
+
+
+def shown_trial(store: Store, record: TrialRecord, status: int = 200) -> Response:
+    """Return a trial with its segments."""
+    return answer(TrialDetail.of(record, store.experiments.by_id(record.experiment_id)), status)
+
+
+def shown_checkpoint(store: Store, record: CheckpointRecord) -> Response:
+    return answer(CheckpointItem.of(record, store.experiments.get(record.experiment)))
 
 
 def revision_of(if_match: str | None) -> int | None:

@@ -36,7 +36,7 @@ from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 log = logging.getLogger(__name__)
 
 COOKIE = "tuner_session"
-"""How the names of cookies begin; the port follows."""
+"""The prefix of the names of cookies; the port follows."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
 METRICS = "/metrics"
@@ -69,7 +69,7 @@ LOCAL = Identity("local", Role.ADMIN)
 
 
 class Credential(NamedTuple):
-    """What a request brings to say who it is."""
+    """The credentials of a request."""
 
     secret: str
     is_session: bool = False

@@ -1,4 +1,4 @@
-"""What the routes share."""
+"""The context that the routes share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECK_THREADS = 64
 
 @dataclass(slots=True)
 class Context:
-    """What routes work with. `store` shows only the project of the token that a request comes with, if it has one."""
+    """The context of a request. `store` shows only the project of the token that a request comes with, if it has one."""
 
     settings: Settings
     store: Store

@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERY_S = 1.0
-"""How often the service looks for what has happened."""
+"""Seconds between two looks for what has happened."""
 
 BUSY_S = 0.1
-"""How often it looks for more to send while it sends."""
+"""Seconds between two looks for more to send, while something is sent."""
 
 AGAIN_S = 5.0
-"""How long it waits after an error of the database."""
+"""Seconds to wait after an error of the database."""
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
 """The pause after the first failed attempt, and the longest one. Each is about twice as long as the one before."""
@@ -46,7 +46,7 @@ ATTEMPTS = 20
 """After so many failed attempts, over about eleven hours, a delivery is given up."""
 
 CLAIM_S = 60.0
-"""How long a delivery belongs to the service that sends it. Longer than an attempt takes."""
+"""Seconds for which a delivery belongs to the service that sends it: longer than an attempt takes."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
 """Deliveries that are being sent at the same time, in all and to one webhook."""

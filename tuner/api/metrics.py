@@ -24,7 +24,7 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 COUNTED_S = 5.0
-"""How long the counts of the database are used again, so that several scrapers cost no more than one."""
+"""Seconds for which the counts of the database are used again, so that several scrapers cost no more than one."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 

@@ -1,4 +1,4 @@
-"""What is noted of every request: an id, a line in the log, and the figures of `GET /metrics`."""
+"""Observe every request: give it an id, write a line to the log, and count it for `GET /metrics`."""
 
 from __future__ import annotations
 

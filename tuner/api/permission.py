@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import HTTPConnection
 
 ASK_S = 1.0
-"""How often an open request asks. Most answers come from memory: the database is asked once for all requests of a token."""
+"""Seconds between two checks of an open request. Most are answered from memory: a token costs one query for all its requests."""
 
 
 class Permission:

@@ -36,7 +36,7 @@ LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
     "webhook_id": lambda store, found: store.webhooks.get(found),
 }
-"""How an id in a path is looked up, by the name of the path's parameter. Each raises NotFound."""
+"""The function that looks up the id in a path, by the name of the path's parameter. Each raises NotFound."""
 
 
 async def within_project(request: Request, here: Here) -> None:

@@ -11,7 +11,7 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 PATIENCE_S = 3.0
-"""How long a readiness check waits for the database before it says that there is no answer."""
+"""Seconds that a readiness check waits for the database before it says that there is no answer."""
 
 AGAIN_S = 1.0
 """A write that succeeded less than this long ago is not repeated: probes must not become load."""

@@ -44,16 +44,16 @@ KEPT = 2000  # of the newest log entries of an experiment, for clients that are 
 
 
 class Added(NamedTuple):
-    """What was added to an experiment, and what the form must remember once it is delivered."""
+    """The additions to an experiment, and what the form must remember once they are delivered."""
 
     messages: list[Message] | None
-    """What to send to clients that are up to date; None if there is too much of it."""
+    """The text to send to clients that are up to date; None if there is too much of it."""
     delivered: Callable[[], None]
     """Call this when the messages are taken. If it is not called, the same entries are read again."""
 
 
 class Form(ABC):
-    """How the stream of one experiment is written. Its methods read the database.
+    """The format in which the stream of one experiment is written. Its methods read the database.
 
     `begin` and `added` are called one after the other, by the thread that reads for all clients; `missed` and `greeting` by
     threads of their own, for one client each.
@@ -126,7 +126,7 @@ class Events(Form):
 
 
 class ChangedRows(Form):
-    """What changed, as `schemas.Changes`. A client that is far behind is told to read everything again."""
+    """Sends changes, as `schemas.Changes`. A client that is far behind is told to read everything again."""
 
     name = "changes"
 
@@ -239,7 +239,7 @@ class Channel:
 
 
 class _Poll(NamedTuple):
-    """What one poll has found."""
+    """The result of one poll."""
 
     tell: list[Callable[[], None]]
     """Deliver it. Call these in the event loop."""

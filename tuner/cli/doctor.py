@@ -35,7 +35,7 @@ MIN_FILES = 4096
 MIN_FREE_BYTES = 5 * 2**30
 MIN_SHM_BYTES = 2**30
 TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
-"""How long each check in a separate process may take."""
+"""Seconds that each check in a separate process may take."""
 
 
 @dataclass(frozen=True, slots=True)

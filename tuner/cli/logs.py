@@ -1,4 +1,4 @@
-"""What the ranks of a trial printed, for the terminal."""
+"""Print the logs of a trial's ranks in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both clients know about the API: where it is, when to repeat a request, how answers and errors are read. No I/O."""
+"""The HTTP protocol that both clients share: addresses, when to repeat a request, how to read answers and errors. No I/O."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BROKEN = frozenset({502, 503, 504})
 """Answers of a proxy or a service that has lost what is behind it. A request may have been carried out."""
 PAGE = 1000
 CREATE_S = 300.0
-"""How long to wait for the answer to a spec: the service imports its function first."""
+"""Seconds to wait for the answer to a spec: the service imports its function first."""
 FIRST_CONTACT_S = 2.0
-"""How long to try a service that has never answered this client and refuses connections: the address is probably wrong."""
+"""Seconds to try a service that has never answered this client and refuses connections: the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:

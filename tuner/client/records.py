@@ -1,4 +1,4 @@
-"""What the API answers, as the records that a database gives, so that `Result` and `Progress` take either."""
+"""Turn the API's answers into the records that a database gives, so that `Result` and `Progress` take either."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What experiments, trials, segments, events and decisions are. It is pure and uses the standard library only."""
+"""Experiments, trials, segments, events and decisions. This package is pure and uses the standard library only."""

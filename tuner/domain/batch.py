@@ -1,4 +1,4 @@
-"""What one transaction of a driver writes: log entries, and the rows that changed with them."""
+"""The batch that a driver writes in one transaction: log entries, and the rows that changed with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened: the facts that a driver commits and that the next driver folds after a restart.
+"""Events: the facts that a driver commits and that the next driver folds after a restart.
 
 An event is immutable and turns into JSON and back (`to_json`, `from_json`). A `Reported` is stored as metric points. Every other
 event is a row of the event table, with `KIND` in its column `kind`.

@@ -75,7 +75,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the experiment and each trial may use, how often a trial is retried, and how long the driver waits."""
+    """Limits on what the experiment and each trial may use, how often a trial is retried, and how long the driver waits."""
 
     max_concurrent_trials: int | None = option(
         None, "trials that may run at the same time; null: as many as the cluster holds", **_COUNT
@@ -191,7 +191,7 @@ class Spec:
 
     @property
     def method(self) -> str:
-        """How it searches, in a few words: ``tpe + asha``, ``freeze_thaw (auto)``."""
+        """Return in a few words how it searches: ``tpe + asha``, ``freeze_thaw (auto)``."""
         names: dict[str, list[str]] = {}
         for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
             if (found := self.resolved.get(part, asked)) is not None:

@@ -45,7 +45,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogLimit:
-    """How many bytes of a log are kept: the first `head` and the last `tail`."""
+    """The number of bytes of a log that are kept: the first `head` and the last `tail`."""
 
     head: int
     tail: int

@@ -1,4 +1,4 @@
-"""What a segment and its driver say to each other: its name, its reports, the verdicts, and how it ended.
+"""The types that a segment and its driver exchange: its name, its reports, the verdicts, and its outcome.
 
 These types go unchanged from the training session to the row. `tuner.domain.trial.Segment` is what the core knows of a segment.
 """
@@ -60,7 +60,7 @@ def what_to_do(cause: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a segment failed, in terms that a person can act on.
+    """The reason why a segment failed, in terms that a person can act on.
 
     kind: "user" counts against max_failures. "system" (a node was lost, preempted, or its host was lost) does not. "spec" is
     final for the trial, "placement" for the experiment, because every trial asks for the same workers.
@@ -120,7 +120,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the ranks of a segment do after a report at which they waited."""
+    """The instruction to the ranks of a segment after a report at which they waited."""
 
     action: VerdictAction = "continue"
     next_milestone: int | None = None  # report_no within the segment at which they wait next; None: never again
@@ -130,7 +130,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a segment ended.
+    """The outcome of a segment.
 
     kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: a likely
     mistake in the training code although nothing failed; empty if there is none.

@@ -18,7 +18,7 @@ from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
-"""How many trials are started if neither num_samples nor a time budget limits them."""
+"""The number of trials that are started if neither num_samples nor a time budget limits them."""
 
 
 @dataclass(frozen=True, slots=True)

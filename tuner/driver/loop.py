@@ -41,13 +41,13 @@ RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
 """Waits between attempts to commit while the database is out of reach; the last one repeats. Nothing is answered meanwhile."""
 
 OUTAGE_S = 3600.0
-"""How long a commit is tried while the database is out of reach, by default."""
+"""The default time for which a commit is tried while the database is out of reach."""
 
 TRIES = 4
-"""How often a commit is tried after errors that need not be temporary."""
+"""The number of times that a commit is tried after errors that need not be temporary."""
 
 TELL_S = 60.0
-"""How often a continuing outage is logged."""
+"""Seconds between two lines in the log about the same outage."""
 
 DELETIONS_S = 30.0
 """Seconds that the end of an experiment waits for deletions of checkpoints."""

@@ -16,7 +16,7 @@ from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Segment
 
 
 class Inbound(Protocol):
-    """What comes in. Events of one segment are taken in the order in which they are put."""
+    """The inbound port. Events of one segment are taken in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
         """Take an event. The returned future is done once the event is committed; it need not be awaited."""

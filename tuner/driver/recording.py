@@ -26,7 +26,7 @@ class RecordedReport:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrial:
-    """What was recorded of one trial.
+    """The recording of one trial.
 
     Attributes:
         number: its number in the experiment.

@@ -37,7 +37,7 @@ CONFIGURING = ("pbt",)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How far a trial was trained, and what it reached.
+    """The training that a trial got, and its score.
 
     state: the trial's state; "censored" if a replayed trial would have gone on beyond what was recorded of it.
     iterations: how many reports it made, each counted once.
@@ -62,7 +62,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a search cost and found.
+    """The cost of a search, and what it found.
 
     Attributes:
         trials: trials that were started.
@@ -83,7 +83,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a scheduler would have done with the trials of an experiment, beside what happened.
+    """The outcome that a scheduler would have had with the trials of an experiment, beside what happened.
 
     Attributes:
         method: the scheduler and the searcher, in a few words: "asha(reduction_factor=4)".
@@ -395,7 +395,7 @@ def _compared(
 
 
 class _Values:
-    """What counts of a trial: the best or the last value of the first objective, within the constraints."""
+    """Return the value that counts for a trial: the best or the last value of the first objective, within the constraints."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self._objective, self._last, self._constraints = spec.objective, spec.scope == "last", constraints

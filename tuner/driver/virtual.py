@@ -36,7 +36,7 @@ from tuner.space import Space
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulated search did.
+    """The outcome of a simulated search.
 
     best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
     trial with the best last value among those trained to their end. error: what went wrong, or why there is no best trial.

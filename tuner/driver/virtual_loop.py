@@ -235,7 +235,7 @@ def _failed(error: Exception) -> Outcome:
 
 
 class _Committed:
-    """What `put` returns in virtual time, where everything is done when it returns."""
+    """The object that `put` returns in virtual time, where everything is done when it returns."""
 
     def __init__(self, verdict: Verdict | None = None) -> None:
         self._verdict = verdict

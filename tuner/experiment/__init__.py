@@ -1,1 +1,1 @@
-"""What an experiment asks for and what users do with it: checks of a spec, create, pause, cancel, preview, lineage."""
+"""The use cases of an experiment: check a spec, create, pause, cancel, preview, show the lineage."""

@@ -18,7 +18,7 @@ from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
 
 MAX_BYTES = 10 << 20
-"""How large a pickled function may be. A request of 16 MiB holds it in base64, with its spec."""
+"""The largest size of a pickled function, in bytes. A request of 16 MiB holds it in base64, with its spec."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
 """Options of a runtime_env under which ranks may have another Python than the service."""

@@ -18,10 +18,10 @@ MOST = 10
 """Learn from at most this many experiments, the newest ones."""
 
 LOOKED_AT = 200
-"""How many of the newest experiments "auto" looks at."""
+"""The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""How many it looks at for the hint, which every new experiment waits for."""
+"""The number of experiments that it looks at for the hint, which every new experiment waits for."""
 
 MOST_REPORTS = 500_000
 """Read at most this many reports of all of them together, since the process keeps them in memory."""

@@ -1,4 +1,4 @@
-"""Where a trial's weights come from: the chain of segments that led to them, and the configurations of that chain."""
+"""Trace where a trial's weights come from: the chain of segments that led to them, and the configurations of that chain."""
 
 from __future__ import annotations
 

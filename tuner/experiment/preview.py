@@ -21,7 +21,7 @@ MAX_KEPT = 200  # how many experiments have their importance kept
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What creating an experiment would lead to.
+    """The consequences of creating an experiment.
 
     scheduler, search: "auto" resolved, with defaults and inherited options filled in.
     notes: why they were chosen.
@@ -97,7 +97,7 @@ MAX_RESULTS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much each parameter mattered.
+    """The importance of each parameter.
 
     shares: parameter -> share, the most important first. They add up to 1. Empty if there are too few results.
     trials: how many results were used.

@@ -44,7 +44,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How one scheduler did over the experiments.
+    """The performance of one scheduler over the experiments.
 
     Attributes:
         method: the scheduler in a few words.
@@ -65,7 +65,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to take, and what it is based on.
+    """A recommendation, and what it is based on.
 
     Attributes:
         best: the option that saves the most training among those that lose at most 5 % in the mean; None if there is none.

@@ -15,7 +15,7 @@ from tuner.store.removal import DELETION
 from tuner.trials.checkpoints.storage import join, place
 
 KILL_S = 30.0
-"""How long a deletion waits for a driver to end its ranks and to release the experiment."""
+"""Seconds that a deletion waits for a driver to end its ranks and to release the experiment."""
 
 LOOK_S = 0.1
 

@@ -192,7 +192,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class ExperimentPatchModel(BaseModel):
-    """What may be changed of an experiment, at any time. Fields that are left out stay as they are."""
+    """The fields of an experiment that may be changed at any time. Fields that are left out stay as they are."""
 
     model_config = STRICT
 

@@ -1,12 +1,12 @@
-"""What users do with single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
+"""The use cases of single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tuner.errors import Conflict, SpecError
-from tuner.experiment.verbs import check_verb
+from tuner.experiment.verbs import TRIAL_VERBS, CheckpointAction, TrialAction, can_take_trials, check_verb
 from tuner.space import Space
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
@@ -62,7 +62,8 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
         raise SpecError(f"{name} is not a checkpoint of {trial}", "/checkpoint_id")
     if source.state != "ready":
         raise Conflict(f"{name} cannot be used: it is {source.state}")
-    if (end := _last_iteration(record)) is not None and source.step >= end:
+    if _is_at_end(record, source.step):
+        end = _last_iteration(record)
         raise Conflict(f"{name} is from iteration {source.step}, and every trial ends at max_t, which is {end:g}")
     params = _changed(record, found, changes)
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
@@ -84,6 +85,39 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
     if pinned != found.pinned:
         store.trials.pin(store.experiments.get(found.experiment).id, checkpoint, pinned)
     return store.trials.checkpoint(checkpoint)
+
+
+def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAction]:
+    """Return what a user can do with a trial in its present state. `record` is its experiment.
+
+    `fork` stands for a fork from the newest checkpoint; `checkpoint_actions` says it for each one.
+    """
+    found: list[TrialAction] = [
+        cast("TrialAction", verb.name)
+        for verb in TRIAL_VERBS.values()
+        if trial.state not in {*verb.done, *verb.refused} and (verb.name != "retry" or can_take_trials(record))
+    ]
+    if trial.checkpoint is not None and can_take_trials(record) and not _is_at_end(record, trial.checkpoint["step"]):
+        found.append("fork")
+    return found
+
+
+def checkpoint_actions(checkpoint: CheckpointRecord, record: ExperimentRecord) -> list[CheckpointAction]:
+    """Return what a user can do with a checkpoint in its present state. `record` is its experiment."""
+    found: list[CheckpointAction] = []
+    if checkpoint.state == "ready" and can_take_trials(record) and not _is_at_end(record, checkpoint.step):
+        found.append("fork")
+    if checkpoint.pinned:
+        found.append("unpin")
+    elif checkpoint.state != "deleted":
+        found.append("pin")
+    return found
+
+
+def _is_at_end(record: ExperimentRecord, iteration: int) -> bool:
+    """Return True if a trial that starts at this iteration would have nothing left to train."""
+    end = _last_iteration(record)
+    return end is not None and iteration >= end
 
 
 def _last_iteration(record: ExperimentRecord) -> float | None:

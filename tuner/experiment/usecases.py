@@ -1,4 +1,4 @@
-"""What users can do with experiments, besides the verbs. Routes, `tuner.run` and the command line call it."""
+"""The use cases of experiments, besides the verbs. Routes, `tuner.run` and the command line call them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 
 MOST_TRIES = 50
-"""How often a change without If-Match is tried when other requests change the same experiment."""
+"""The number of times that a change without If-Match is tried when other requests change the same experiment."""
 
 
 def create_experiment(

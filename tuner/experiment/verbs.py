@@ -1,4 +1,4 @@
-"""What users can ask of an experiment or a trial.
+"""The verbs: requests that users can make of an experiment or a trial.
 
 `VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
 docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` says what the driver does about it.
@@ -117,8 +117,16 @@ _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
 
 _REASON = "by a user"
 
-Action = Literal["pause", "resume", "cancel", "kill", "continue", "edit", "archive", "unarchive", "delete"]
-"""What users can do with an experiment: the verbs, and what needs no driver."""
+Action = Literal[
+    "pause", "resume", "cancel", "kill", "continue", "edit", "fork", "enqueue", "archive", "unarchive", "delete"
+]
+"""The actions that users can take on an experiment: the verbs, and some that are not verbs."""
+
+TrialAction = Literal["stop", "retry", "fork"]
+"""The actions that users can take on a trial."""
+
+CheckpointAction = Literal["fork", "pin", "unpin"]
+"""The actions that users can take on a checkpoint. `fork` starts a new trial from it."""
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
@@ -151,6 +159,8 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
     verb, record = TRIAL_VERBS[name], store.trials.get(trial)
     if record.state in verb.refused:
         raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")
+    if name == "retry":  # it continues an experiment that has ended
+        check_verb("continue", store.experiments.by_id(record.experiment_id))
     if record.state not in verb.done:
         store.commands.add(record.experiment_id, verb.name, record.number, _REASON, reopen=name == "retry")
     return store.trials.get(trial)
@@ -159,7 +169,9 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
 def actions(record: ExperimentRecord, now: float) -> list[Action]:
     """Return what would change an experiment in its present state, as a menu offers it."""
     found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
-    found.append("edit")
+    found += ["edit", "fork"]
+    if can_take_trials(record):
+        found.append("enqueue")
     if record.archived_at is not None:
         found.append("unarchive")
     elif record.state.ended:
@@ -167,6 +179,11 @@ def actions(record: ExperimentRecord, now: float) -> list[Action]:
     if record.state.ended:
         found.append("delete")
     return found
+
+
+def can_take_trials(record: ExperimentRecord) -> bool:
+    """Return True if the state of the experiment lets users ask for more trials."""
+    return record.state not in VERBS["continue"].refused
 
 
 def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:

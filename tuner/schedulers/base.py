@@ -43,7 +43,7 @@ class MetricConstraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What a scheduler knows about its experiment. It is passed to `Scheduler.setup` once, before anything else."""
+    """The experiment, as its scheduler sees it. It is passed to `Scheduler.setup` once, before anything else."""
 
     objective: Objective
     time_attr: str
@@ -130,7 +130,7 @@ Fact = TrialStarted | TrialReported | TrialEnded | TrialRestarted | StartMeasure
 
 
 Choice = Start | Resume | Exploit
-"""What a scheduler may do with a free worker group."""
+"""A choice that a scheduler makes for a free worker group."""
 
 
 def can_resume(trial: Trial) -> bool:

@@ -24,7 +24,7 @@ from tuner.schedulers.shared.wording import at, reached_max_t, reported
 
 @dataclass(slots=True)
 class TrialMeans:
-    """What one trial has reported so far."""
+    """The reports of one trial so far."""
 
     best: float
     t: float  # of its furthest report

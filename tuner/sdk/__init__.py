@@ -1,1 +1,1 @@
-"""What a script or a notebook calls: `tuner.run` and its result. `import tuner` loads it on first use."""
+"""The functions that a script or a notebook calls: `tuner.run` and its result. `import tuner` loads them on first use."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tuner.store import Store
 
 LATE_S = 30.0
-"""How long a segment's log is read after its end: the last lines may come from another node."""
+"""Seconds that a segment's log is read after its end: the last lines may come from another node."""
 _Key = tuple[int, int, int]  # trial, segment, rank
 
 

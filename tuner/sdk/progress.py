@@ -26,7 +26,7 @@ ROWS = 16
 PLAIN_EVERY_S = 5.0
 FAILED = 50
 TOLD_FAILURES = 3
-"""How many different failures are shown in full while a search runs; the others are counted."""
+"""The number of different failures that are shown in full while a search runs; the others are counted."""
 
 _STYLE = {
     "running": "cyan",
@@ -40,7 +40,7 @@ _STYLE = {
 
 
 class Source(Protocol):
-    """Where the progress of one experiment is read from."""
+    """A source of the progress of one experiment."""
 
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""

@@ -22,7 +22,7 @@ from tuner.store.records import CodeRecord, ExperimentRecord, TrialRecord
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
-"""How long one look at the service may take; after that the progress says that it does not answer, and looks again."""
+"""Seconds that one look at the service may take; after that the progress says that it does not answer, and looks again."""
 
 
 def run_on(

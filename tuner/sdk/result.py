@@ -1,4 +1,4 @@
-"""What `tuner.run` returns: the experiment as the database has it."""
+"""The result of `tuner.run`: the experiment as the database has it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Found:
 
 
 class Result:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
         trials: all trials, by number.

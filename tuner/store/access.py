@@ -40,7 +40,7 @@ USED_EVERY_S = 60.0
 
 
 class Role(IntEnum):
-    """What a token allows. Each role may do what those below it may."""
+    """The role of a token. Each role may do what those below it may."""
 
     VIEWER = 1  # read everything
     EDITOR = 2  # create and change experiments

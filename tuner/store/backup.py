@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from tuner.errors import Conflict, SpecError, StoreError
 
 BUSY_S = 30.0
-"""How long to wait for somebody who is writing."""
+"""Seconds to wait for a transaction of another process."""
 
 
 def backup(url: str, target: Path) -> int:

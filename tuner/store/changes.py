@@ -1,4 +1,4 @@
-"""What changed in an experiment between two entries of its log, as rows: what the stream of changes sends."""
+"""Read what changed in an experiment between two entries of its log, as rows, for the stream of changes."""
 
 from __future__ import annotations
 

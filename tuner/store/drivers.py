@@ -1,4 +1,4 @@
-"""What a driver needs: leases, and the log as it reads and writes it."""
+"""The store's part for drivers: leases, and the log as a driver reads and writes it."""
 
 from __future__ import annotations
 

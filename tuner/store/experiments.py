@@ -41,7 +41,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many experiments and trials there are, by (project, state)."""
+    """The numbers of experiments and trials, by (project, state)."""
 
     experiments: Counter[tuple[str, str]] = field(default_factory=Counter)
     trials: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""What the ranks of trials print: the rows of `log_chunk`, written, merged, and read as text."""
+"""The logs of ranks: the rows of `log_chunk`, written, merged, and read as text."""
 
 from __future__ import annotations
 

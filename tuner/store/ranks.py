@@ -25,7 +25,7 @@ _USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (samp
 
 
 class Ranks:
-    """What ranks use, in the experiments of one project or of all."""
+    """The resource usage of ranks, in the experiments of one project or of all."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database

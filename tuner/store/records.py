@@ -1,4 +1,4 @@
-"""What the store returns: rows as frozen values.
+"""The records that the store returns: rows as frozen values.
 
 `TrialRecord` is also the declaration of the columns of a trial: the table, the rows that a driver writes, sorting, and the
 answers of the API are made from its fields.
@@ -115,12 +115,12 @@ class ExperimentRecord:
 
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
-"""How long an experiment that a script has just created is left to that script."""
+"""Seconds for which an experiment that a script has just created is left to that script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an experiment is. A caller that follows it asks for this several times a second."""
+    """The progress of an experiment. A caller that follows it asks for this several times a second."""
 
     last_event_seq: int
     state: ExperimentState
@@ -295,7 +295,7 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed after one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
+    """The changes after one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
 
     since: int
     bookmark: Bookmark  # of the last entry: the next changes come after it
@@ -337,7 +337,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Which logs of a trial are wanted, and which part of each.
+    """A selection of a trial's logs, and of a part of each.
 
     offset: return what follows this byte of the log; None: the end of the log. tail: at most this many lines, the last ones.
     search: only lines that contain this text, ignoring case. limit: at most this many bytes.
@@ -353,7 +353,7 @@ class LogQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLog:
-    """What one rank printed in one segment: bytes `start` to `end` of its log, as text.
+    """The output of one rank in one segment: bytes `start` to `end` of its log, as text.
 
     To read on, ask again with `end` as the offset. left_out: how many bytes between `start` and `end` are not kept, which a
     line in the text says. complete: the rank prints no more, and the text reaches the end of its log.
@@ -382,7 +382,7 @@ class OpenLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """What one rank used at one moment. `sample_no` counts from 1 per (segment, rank), so a repeat is harmless."""
+    """The resource usage of one rank at one moment. `sample_no` counts from 1 per (segment, rank), so a repeat is harmless."""
 
     trial: int
     segment: int
@@ -398,7 +398,7 @@ class UsageSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSeries:
-    """What one rank used during one segment; lists of equal length, oldest sample first."""
+    """The resource usage of one rank during one segment; lists of equal length, oldest sample first."""
 
     segment: Annotated[int, About("the ordinal of the segment")]
     rank: Annotated[int, About("the rank, from 0")]

@@ -21,7 +21,7 @@ DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
-"""How long a deletion may take before a service may think that the experiment has no driver."""
+"""Seconds that a deletion may take before a service may think that the experiment has no driver."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""

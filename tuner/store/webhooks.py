@@ -40,7 +40,7 @@ SECRET_PREFIX = "whsec_"
 """Secrets begin with it, so that scanners for leaked secrets recognise them."""
 
 MAX_WEBHOOKS = 500
-"""How many there may be in one database."""
+"""The largest number of webhooks in one database."""
 
 FAILURES_AT_ONCE = 500
 """Failed trials of one experiment that are collected in one transaction."""
@@ -51,7 +51,7 @@ TEXT = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRecord:
-    """Who wants to be told of what."""
+    """A webhook: a URL, and the events that are sent to it."""
 
     id: int
     public_id: str  # whk_...
@@ -99,7 +99,7 @@ class Due:
 
 
 class _Place(NamedTuple):
-    """How far the changes of an experiment were collected."""
+    """The position up to which the changes of an experiment were collected."""
 
     seq: int
     state: str

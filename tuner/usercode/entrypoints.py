@@ -25,22 +25,22 @@ from tuner.errors import CheckerBusy, EntrypointError
 from tuner.usercode.import_check import File, stat
 
 TIMEOUT_S = 60.0
-"""How long an import may take."""
+"""Seconds that an import may take."""
 
 HELPERS = 4
-"""How many imports run at the same time."""
+"""The number of imports that run at the same time."""
 
 KEPT = 2
-"""How many idle helpers are kept; each holds the big libraries in memory."""
+"""The number of idle helpers that are kept; each holds the big libraries in memory."""
 
 WAITING = 32
-"""How many callers may wait for an answer; further ones are refused."""
+"""The number of callers that may wait for an answer; further ones are refused."""
 
 FORGET_S = (1.0, 60.0)
 """A failure is remembered for as long as it took to find, within these bounds, or until a file of the module changes."""
 
 KNOWN = 10_000
-"""How many answers are remembered."""
+"""The number of answers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Entrypoint:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why an entrypoint cannot be used, and until when this is not checked again."""
+    """The reason why an entrypoint cannot be used, and the time until which it is not checked again."""
 
     message: str
     until: float

@@ -154,6 +154,52 @@ async def test_a_trial_is_not_forked_from_a_checkpoint_at_its_end(
     assert commands(sqlite_store, made) == []
 
 
+REQUESTS: dict[str, dict[str, Any]] = {"enqueue": {"configurations": [{}]}}
+
+
+@pytest.mark.parametrize("max_t", [1, 9], ids=["at the end", "before the end"])
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.PAUSED, TrialState.FAILED, TrialState.COMPLETED])
+@pytest.mark.parametrize("whole", [ExperimentState.RUNNING, ExperimentState.CANCELLING, ExperimentState.COMPLETED])
+async def test_exactly_the_actions_that_are_listed_have_an_effect(
+    client: httpx.AsyncClient,
+    sqlite_store: Store,
+    tmp_path: Path,
+    whole: ExperimentState,
+    state: TrialState,
+    max_t: int,
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path, state, max_t=max_t)
+    with sqlite_store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET state = ? WHERE id = ?", (whole, made.id))
+    for path, names in {
+        f"/experiments/{made.public_id}": ("enqueue",),
+        f"/trials/{trial}": ("stop", "retry", "fork"),
+        "/checkpoints/ckpt_0": ("pin", "unpin"),
+    }.items():
+        for name in names:
+            before, listed = commands(sqlite_store, made), (await client.get(API + path)).json()["actions"]
+            answer = await client.post(f"{API}{path}/{name}", json=REQUESTS.get(name))
+            asked = commands(sqlite_store, made) != before
+            assert (answer.status_code < 300 and asked) == (name in listed), (path, name, listed, answer.text)
+    fork = {"checkpoint_id": "ckpt_0"}
+    listed = (await client.get(f"{API}/checkpoints/ckpt_0")).json()["actions"]
+    answer = await client.post(f"{API}/trials/{trial}/fork", json=fork)
+    assert (answer.status_code == 202) == ("fork" in listed)
+
+
+async def test_lists_name_the_actions_of_their_items(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, _ = saved(sqlite_store, tmp_path)
+    base = f"{API}/experiments/{made.public_id}"
+    for path in ("trials", "trials?sort=-number", "trials/sample"):
+        items = {item["number"]: item["actions"] for item in (await client.get(f"{base}/{path}")).json()["items"]}
+        assert items == {0: ["retry", "fork"], 1: []}
+    [checkpoint] = (await client.get(f"{base}/checkpoints")).json()["items"]
+    assert checkpoint["actions"] == ["fork", "pin"]
+    assert (await client.get(base)).json()["actions"] == ["continue", "edit", "fork", "enqueue", "archive", "delete"]
+
+
 async def test_best_and_pareto(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     spec = a_spec(num_samples=4)
     made, epoch, trials = begin(sqlite_store, 4, spec=spec)

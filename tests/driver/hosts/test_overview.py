@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.api.schemas import Cluster
 from tuner.driver.hosts.overview import overview
-from tuner.trials.groups.pool import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
 
 NODES = [
     {

@@ -230,7 +230,7 @@ def test_a_fit_improves_and_finds_what_made_the_data() -> None:
 
 
 def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
-    """If they do, a small lead at the first level promises a large one at the last."""
+    """A small lead at the first level promises a large one at the last, if the effects of parameters grow."""
     g = np.random.default_rng(4)
     trial, tau = np.repeat(np.arange(40), 3), np.tile([0.0, 0.5, 1.0], 40)
     height = g.normal(size=40)
@@ -251,7 +251,7 @@ def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
 
 
 def test_a_linear_trend_reaches_the_corners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If scores grow along every parameter, the corner that is far from all results promises the most."""
+    """The corner that is far from all results promises the most, if scores grow along every parameter."""
     x = np.random.default_rng(6).random((40, 6))
     theta = np.concatenate([np.log([0.3] * 6 + [1.0, 0.01, 1e-3, 1e-6, 0.1]), [0.0]])
     score = (x - 0.5).sum(1)

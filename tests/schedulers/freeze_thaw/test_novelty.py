@@ -1,4 +1,4 @@
-"""How likely a new configuration is to repeat another."""
+"""Test the estimate of how likely a new configuration is to repeat another."""
 
 from __future__ import annotations
 

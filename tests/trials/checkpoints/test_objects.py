@@ -64,7 +64,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 class TestSweep:
-    """What no experiment needs any more is deleted."""
+    """Objects that no experiment needs any more are deleted."""
 
     def stored(self, tmp_path: Path, value: Any, age: float = 2 * objects.KEEP_S) -> Stored:
         stored = store("a", value, str(tmp_path), "sqlite:///mine")

@@ -24,7 +24,7 @@ from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Ses
 
 
 class Driver:
-    """What a rank may report to and ask."""
+    """Stands for the driver that a rank reports to and asks."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []

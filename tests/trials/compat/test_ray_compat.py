@@ -86,12 +86,12 @@ def installed(driver: Driver) -> Iterator[Session]:
 
 
 def test_this_ray_has_every_private_name_that_is_used() -> None:
-    """If this fails, a new Ray has moved what `tuner/trials/compat/ray_compat.py` relies on: each line says what and where."""
+    """A new Ray has moved what `tuner/trials/compat/ray_compat.py` relies on if this fails. Each line says what and where."""
     assert ray_compat.missing() == []
 
 
 def test_every_function_that_ray_train_may_be_asked_for_is_answered() -> None:
-    """If this fails, Ray Train has a new function: give `ray_compat.TrainFunctions` or `TrainContext` an answer to it."""
+    """Ray Train has a new function if this fails. Give `ray_compat.TrainFunctions` or `TrainContext` an answer to it."""
     from ray.train.v2._internal.execution.train_fn_utils import TrainFnUtils
 
     functions = {name for name in vars(TrainFnUtils) if not name.startswith("_")}

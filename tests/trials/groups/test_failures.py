@@ -77,7 +77,7 @@ def test_why_a_process_died(error: Exception, found: Findings, kind: str, cause:
 
 
 def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> None:
-    """What `result.trials[i].traceback` shows: which rank, with which exit code, and what it printed last."""
+    """`result.trials[i].traceback` shows which rank failed, with which exit code, and what it printed last."""
     printed = [*(f"step {n}" for n in range(40)), "  in train", "tuner: os._exit(3) was called"]
     failure = from_death(Exception(CRASH), PLACE, 5, Findings(log_tail="\n".join(printed)))
     head, *lines = failure.traceback.splitlines()

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import pytest
-import ray.exceptions as r
 
 from tuner.domain.experiment import Scaling
 from tuner.trials.groups.placement import assign_ranks, unmet
-from tuner.trials.groups.pool import LostAtStart, start_error
 from tuner.trials.messages.protocol import WorkerMetadata
 
 
@@ -99,37 +97,3 @@ def test_a_custom_resource_that_no_node_has_names_the_one_that_was_meant() -> No
     wrong = unmet(Scaling(resources_per_worker={"CPUs": 2}), nodes)
     assert wrong == "1 × 2 CPUs are asked for, the whole cluster has 0 CPUs; did you mean 'CPU'?"
     assert unmet(Scaling(resources_per_worker={"cpus": 2}), [{"CPU": 4.0, "cpus": 2.0}]) is None
-
-
-def raised() -> r.RayTaskError:
-    return r.RayTaskError("Rank.__init__", "ImportError: no torch\n", ImportError("no torch"))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        r.RuntimeEnvSetupError("pip said no"),
-        raised(),
-        r.ActorDiedError(raised()),
-    ],
-)
-def test_workers_that_would_fail_again_are_refused(error: r.RayError) -> None:
-    found = start_error(error)
-    assert not isinstance(found, LostAtStart)
-    assert str(found).startswith("the workers could not be started: ")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        r.ActorDiedError(),
-        r.ActorUnavailableError("gone", None),
-        r.NodeDiedError("its node died"),
-        r.ActorUnschedulableError("the node is dead"),
-        r.ActorPlacementGroupRemoved(),
-    ],
-)
-def test_workers_that_died_may_be_well_the_next_time(error: r.RayError) -> None:
-    found = start_error(error)
-    assert isinstance(found, LostAtStart)
-    assert str(found).startswith("the workers were lost while they were started: ")

@@ -1,4 +1,4 @@
-"""The pool's reservations, on a real Ray."""
+"""The pool of worker groups, on a real Ray. What needs no Ray is in `test_admission` and `test_warm`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from tuner.domain.experiment import Limits, Scaling
+from tests.trials.groups.asking import asking_for
+from tuner.domain.experiment import Limits
 from tuner.errors import PlacementError
-from tuner.trials.groups.pool import Group, LostAtStart, NoRoom, Pool, Standing, group_key
-from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.groups.admission import Standing, used_elsewhere
+from tuner.trials.groups.builder import LostAtStart, NoRoom
+from tuner.trials.groups.group import room_key
+from tuner.trials.groups.pool import Pool
 
 pytestmark = pytest.mark.ray
 
@@ -27,23 +30,7 @@ def small_ray(without_ray: None) -> Iterator[None]:
     ray.shutdown()
 
 
-def asking_for(cpus: float, path: Path, **more: Any) -> Launch:
-    return Launch(
-        experiment_id="exp",
-        trial_id="trl",
-        segment_id="seg",
-        trial_number=1,
-        code=CodeRef(hash="h", entrypoint="none:none"),
-        scaling=Scaling(resources_per_worker={"CPU": cpus}),
-        storage=str(path),
-        log_dir=str(path),
-        **more,
-    )
-
-
-def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
-    small_ray: None, tmp_path: Path
-) -> None:
+def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(small_ray: None, tmp_path: Path) -> None:
     launch = asking_for(1, tmp_path)
 
     async def scenario() -> None:
@@ -72,7 +59,7 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
         with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are asked for"):
             await pool.acquire(launch, waits.append)
         assert waits == []
-        pool._held.add(group_key(launch)[:3])
+        pool._builder._placed_before.add(room_key(launch.scaling))
         with pytest.raises(PlacementError, match=r"can no longer run .*: 1 × 2 CPU .* has 1 CPU, for 0.5 s now"):
             await pool.acquire(launch, waits.append)
         await pool.close()
@@ -90,9 +77,9 @@ def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
         pool.release(group, reusable=False)
         await pool.close()
         assert not warm
-        return pool._held
+        return pool._builder._placed_before
 
-    assert asyncio.run(scenario()) == {group_key(launch)[:3]}
+    assert asyncio.run(scenario()) == {room_key(launch.scaling)}
 
 
 def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_path: Path) -> None:
@@ -109,7 +96,7 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
             await asyncio.sleep(0)
         timers = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
         await asyncio.sleep(0.3)  # longer than any of those timers
-        kept = not pool._background
+        kept = not pool._builder._background
         pool.release(group, reusable=True)
         while pool.idle:
             await asyncio.sleep(0.01)
@@ -124,20 +111,20 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
     assert left == 0, "one that stays idle is"
 
 
-def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
+def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
     """A warm group became free in between: the new one is kept for the next trial."""
     launch = asking_for(0.25, tmp_path)
 
     async def scenario() -> list[Any]:
         pool = Pool(None, name="exp_5", autoscaling=False, idle_timeout_s=60.0)
         first, _ = await pool.acquire(launch, lambda reason: None)
-        form, placed = pool._form, []
+        build, placed = pool._builder.build, []
 
-        async def forms(*arguments: Any) -> Any:
+        async def builds(*arguments: Any) -> Any:
             placed.append(arguments[-1])
-            return await form(*arguments)
+            return await build(*arguments)
 
-        pool._form = forms  # type: ignore[method-assign]
+        pool._builder.build = builds  # type: ignore[method-assign]
         acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
         while not placed:
             await asyncio.sleep(0)
@@ -154,31 +141,12 @@ def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small
         for group in (second, fifth):
             pool.release(group, reusable=True)
         await pool.close()
-        return [second is first, warm, third is first, fifth is third, pool._spares, pool._background]
+        return [second is first, warm, third is first, fifth is third, pool._spares, pool._builder._background]
 
     assert asyncio.run(scenario()) == [True, True, False, True, {}, set()]
     names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
     assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
     assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
-
-
-def test_a_search_that_is_alone_keeps_the_idle_groups_that_it_can_use(small_ray: None, tmp_path: Path) -> None:
-    small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
-
-    async def scenario() -> None:
-        pool = Pool(None, name="exp_6", autoscaling=False, idle_timeout_s=60.0)
-        groups = [Group(group_key(launch), placement=None) for launch in (small, large, small, small)]  # type: ignore[arg-type]
-        for group in groups:
-            pool.release(group, reusable=True)
-        pool.trim(small.scaling, None)
-        assert pool._idle == [groups[0], groups[2], groups[3]]
-        pool.trim(small.scaling, 2)
-        assert pool._idle == groups[2:]
-        pool.trim(large.scaling, 1)
-        assert pool._idle == []
-        await pool.close()
-
-    asyncio.run(scenario())
 
 
 def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that_ask_later(
@@ -222,7 +190,7 @@ def test_room_that_others_hold_is_waited_for_in_ray(small_ray: None, tmp_path: P
     async def scenario() -> str:
         pool = Pool(None, name="exp_8", autoscaling=False, idle_timeout_s=60.0)
         theirs = placement_group([{"CPU": 0.75}])
-        await pool.blocking(theirs.wait, 30)
+        await pool._builder.blocking(theirs.wait, 30)
         waits: list[str] = []
         acquiring = asyncio.create_task(pool.acquire(launch, waits.append))
         while not waits:
@@ -311,7 +279,7 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
         pool.release(group, reusable=True)
         again, warm = await pool.acquire(ours, lambda reason: None)
         same = again is group and warm and not waiting.done()
-        monkeypatch.setattr("tuner.trials.groups.pool.SLICE_S", 0.0)
+        monkeypatch.setattr("tuner.trials.groups.admission.SLICE_S", 0.0)
         pool.release(group, reusable=True)
         late = asyncio.create_task(pool.acquire(ours, lambda reason: None))
         other, _ = await waiting
@@ -326,44 +294,6 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
     assert same, "it asked again at once"
     assert turned, "it has had the group for long enough"
     assert waits[0] == "waits for room for a worker with 1 CPU, which 1 other experiment shares"
-
-
-def test_a_group_that_was_asked_to_make_room_and_goes_on_is_asked_again(
-    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tuner.trials.groups.pool._PENDING_S", 0.0)
-    low = asking_for(1, tmp_path)
-    urgent = dataclasses.replace(low, experiment_id="urgent", segment_id="other")
-
-    async def scenario() -> list[int]:
-        standing = {"urgent": Standing(priority=10)}
-        pool = Pool(
-            None,
-            name="exp_11",
-            autoscaling=False,
-            idle_timeout_s=60.0,
-            standing=lambda name: standing.get(name, Standing()),
-            preempt_after_s=0.0,
-        )
-        group, _ = await pool.acquire(low, lambda reason: None)
-        waiting = asyncio.create_task(pool.acquire(urgent, lambda reason: None))
-        while not pool.waiting():
-            await asyncio.sleep(0)
-        asked = [
-            pool.make_room(lambda name: True),
-            pool.make_room(lambda name: False),
-            pool.make_room(lambda name: True),
-        ]
-        monkeypatch.setattr("tuner.trials.groups.pool._YIELD_AGAIN_S", 0.0)
-        asked += [pool.make_room(lambda name: False), pool.make_room(lambda name: True)]
-        pool.release(group, reusable=True)
-        group, _ = await waiting
-        pool.release(group, reusable=False)
-        await pool.close()
-        assert {one for found in asked for one in found} == {("seg", "urgent", 10)}
-        return [len(found) for found in asked]
-
-    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [1, 0, 0, 0, 1]
 
 
 def test_one_look_that_fails_leaves_nobody_waiting_for_ever(
@@ -395,35 +325,35 @@ def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
     small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group has room while its processes start, and while it is kept for the experiment that has just used it."""
-    monkeypatch.setattr("tuner.trials.groups.pool._ASK_AGAIN_S", 60.0)
+    monkeypatch.setattr("tuner.trials.groups.warm._ASK_AGAIN_S", 60.0)
     half = asking_for(0.5, tmp_path)
     theirs = dataclasses.replace(asking_for(1, tmp_path), experiment_id="theirs")
 
     async def scenario() -> list[dict[str, float]]:
         pool = Pool(None, name="exp_13", autoscaling=False, idle_timeout_s=60.0)
         nodes = {"here": {"CPU": 1.0}}
-        form, started = pool._form, asyncio.Event()
+        build, started = pool._builder.build, asyncio.Event()
 
-        async def forms(*arguments: Any) -> Any:
-            group = await form(*arguments)
+        async def builds(*arguments: Any) -> Any:
+            group = await build(*arguments)
             await started.wait()
             return group
 
-        pool._form = forms  # type: ignore[method-assign]
+        pool._builder.build = builds  # type: ignore[method-assign]
         acquiring = asyncio.create_task(pool.acquire(half, lambda reason: None))
-        while not any(waiter.placed.is_set() for waiter in pool._forming):
+        while not any(waiter.placed.is_set() for waiter in pool._admission.admitted):
             await asyncio.sleep(0.01)
         while ray.available_resources().get("CPU", 0.0) > 0.5:  # Ray shows what is used only after a moment
             await asyncio.sleep(0.01)
-        found = [await pool._used_elsewhere(nodes)]
+        found = [used_elsewhere(nodes, ray.available_resources(), pool._keys_with_room())]
         started.set()
         group, _ = await acquiring
         waiting = asyncio.create_task(pool.acquire(theirs, lambda reason: None))
         while not pool.waiting():
             await asyncio.sleep(0)
         pool.release(group, reusable=True)
-        assert list(pool._kept) == [group]
-        found.append(await pool._used_elsewhere(nodes))
+        assert pool._warm.kept == [group]
+        found.append(used_elsewhere(nodes, ray.available_resources(), pool._keys_with_room()))
         pool._end_turn(group)
         other, _ = await waiting
         pool.release(other, reusable=False)

@@ -261,7 +261,7 @@ def test_predictions_are_put_in_order() -> None:
 
 
 class FSDPOnCPUs(RayFSDPStrategy):
-    """What Lightning and torch refuse without a GPU, and torch can do: everything but the device is as on GPUs."""
+    """Replaces what Lightning and torch refuse without a GPU by what torch can do. Everything but the device is as on GPUs."""
 
     def __init__(self, num_workers: int, **options: Any) -> None:
         RayStrategy.__init__(self, num_workers, **options)

@@ -1,4 +1,4 @@
-"""What comes back from the ranks, without ranks: one Trainer stands for rank 0, another for the one in the script."""
+"""Test what comes back from the ranks, without ranks: one Trainer stands for rank 0, another for the one in the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank prints, on its way to the driver."""
+"""Test how a rank's output is sent to the driver."""
 
 from __future__ import annotations
 

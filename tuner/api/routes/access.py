@@ -34,7 +34,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Who the caller is, according to the service."""
+    """Return who the caller is, according to the service."""
 
     required: Annotated[bool, Field(description="whether the service asks for a token")]
     name: Annotated[

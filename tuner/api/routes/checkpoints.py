@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import CONFLICT, NOT_FOUND, answer, plain_text
+from tuner.api.answers import CONFLICT, NOT_FOUND, plain_text, shown_checkpoint
 from tuner.api.context import Here
 from tuner.experiment import files, trials
 
@@ -24,7 +24,7 @@ CheckpointId = Annotated[str, Path(description="ckpt_...", examples=["ckpt_01234
     summary="Get a checkpoint.",
 )
 def get(here: Here, checkpoint_id: CheckpointId) -> Response:
-    return answer(schemas.CheckpointItem.of(here.store.trials.checkpoint(plain_text(checkpoint_id))))
+    return shown_checkpoint(here.store, here.store.trials.checkpoint(plain_text(checkpoint_id)))
 
 
 @router.get(
@@ -69,4 +69,4 @@ def unpin(here: Here, checkpoint_id: CheckpointId) -> Response:
 def _pinned(here: Here, checkpoint_id: str, pinned: bool) -> Response:
     record = trials.pin(here.store, plain_text(checkpoint_id), pinned)
     here.poke()
-    return answer(schemas.CheckpointItem.of(record))
+    return shown_checkpoint(here.store, record)

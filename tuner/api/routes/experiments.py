@@ -274,7 +274,7 @@ def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Respons
     numbers, values = here.store.trials.objectives(record.id, metrics)
     rows = front(np.array(values, float).reshape(-1, len(metrics)), record.spec.objectives)
     found = here.store.trials.numbered(record.id, [numbers[row] for row in rows[:1000]])
-    items = [schemas.Trial.of(trial) for trial in found]
+    items = [schemas.Trial.of(trial, record) for trial in found]
     return answer(schemas.Pareto(metrics=metrics, items=items, total=len(rows), of=len(numbers)), tag=tag)
 
 
@@ -298,7 +298,7 @@ def list_checkpoints(
     page = here.store.trials.checkpoint_page(
         record.id, trial_number=trial, state=state, page_size=page_size, page_token=page_token
     )
-    items = [schemas.CheckpointItem.of(item) for item in page.items]
+    items = [schemas.CheckpointItem.of(item, record) for item in page.items]
     return answer(schemas.CheckpointPage(items=items, next_page_token=page.next_token))
 
 
@@ -340,7 +340,7 @@ def list_trials(
         page, total = here.store.trials.sorted_page(
             record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
         )
-    items = [schemas.Trial.of(trial) for trial in page.items]
+    items = [schemas.Trial.of(trial, record) for trial in page.items]
     return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total))
 
 
@@ -363,7 +363,7 @@ def sample(
     trained = None
     if isinstance(longest, int | float) and record.spec.time_attr == "training_iteration":
         trained = here.store.trials.trained(record.id, longest)
-    return answer(schemas.TrialSample.of(found, trained))
+    return answer(schemas.TrialSample.of(found, trained, record))
 
 
 @router.get(

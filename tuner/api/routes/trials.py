@@ -8,7 +8,18 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, checked, optional_json_body, plain_text
+from tuner.api.answers import (
+    BAD,
+    CONFLICT,
+    NOT_FOUND,
+    SILENT,
+    TrialId,
+    answer,
+    checked,
+    optional_json_body,
+    plain_text,
+    shown_trial,
+)
 from tuner.api.context import Here
 from tuner.api.permission import Permission
 from tuner.errors import Conflict
@@ -28,7 +39,7 @@ MAX_OFFSET = 2**53 - 1
     summary="Get a trial with its segments.",
 )
 def get(here: Here, trial_id: TrialId) -> Response:
-    return answer(schemas.TrialDetail.of(here.store.trials.get(plain_text(trial_id))))
+    return shown_trial(here.store, here.store.trials.get(plain_text(trial_id)))
 
 
 @router.post(
@@ -43,7 +54,7 @@ def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_js
     name = None if given.checkpoint_id is None else plain_text(given.checkpoint_id)
     record = trials.fork_trial(here.store, plain_text(trial_id), given.params, name)
     here.poke()
-    return answer(schemas.TrialDetail.of(record), 202)
+    return shown_trial(here.store, record, 202)
 
 
 @router.get(

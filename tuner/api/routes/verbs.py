@@ -15,11 +15,11 @@ from tuner.api.answers import (
     NOT_FOUND,
     ExperimentId,
     TrialId,
-    answer,
     checked,
     optional_json_body,
     plain_text,
     shown_experiment,
+    shown_trial,
 )
 from tuner.api.context import Here
 from tuner.experiment import usecases
@@ -41,7 +41,7 @@ def _of_trial(verb: Verb) -> Callable[..., Response]:
     def route(here: Here, trial_id: TrialId) -> Response:
         record = act_on_trial(here.store, verb.name, plain_text(trial_id))
         here.poke()
-        return answer(schemas.TrialDetail.of(record), 202)
+        return shown_trial(here.store, record, 202)
 
     return route
 

@@ -1,4 +1,4 @@
-"""What changed in an experiment, as its streams send it."""
+"""Changes of an experiment, as its streams send them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Improvement(Model):
 
 
 class Changes(Model):
-    """What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+    """The changes after one entry of an experiment's log: rows as they are now, and the points of new reports.
 
     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
     """
@@ -66,7 +66,7 @@ class Changes(Model):
             seq=found.bookmark.seq,
             reset=False,
             experiment=experiment,
-            trials=[Trial.of(record) for record in found.trials],
+            trials=[Trial.of(record, found.experiment) for record in found.trials],
             segments=[SegmentItem.of(item) for item in found.segments],
             decisions=[Decision.of(public, record) for record in found.decisions],
             points=[_point(point) for point in found.points],

@@ -55,7 +55,7 @@ class ClusterWait(Model):
 
 
 class ClusterShare(Model):
-    """What an experiment that runs here is entitled to, and what it has."""
+    """The priority and weight of an experiment that runs here, and its share of the cluster."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     priority: Annotated[int, Field(description="experiments of a higher priority come first")]

@@ -79,7 +79,7 @@ def expected_gpu_hours(record: ExperimentRecord) -> float | None:
 
 
 class Resolved(Model):
-    """What the requested scheduler and search mean in this experiment."""
+    """The scheduler and the searcher that are used for what was requested."""
 
     scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
     search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
@@ -178,7 +178,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
 
 
 class Continuation(Body):
-    """What continuing an experiment takes."""
+    """The changes to make when an experiment is continued."""
 
     num_samples: Annotated[
         int | None,
@@ -216,7 +216,7 @@ class Configuration(Model):
 
 
 class DryRun(Model):
-    """What creating this experiment would lead to."""
+    """The consequences of creating this experiment."""
 
     name: str
     metric: str

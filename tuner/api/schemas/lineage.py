@@ -1,4 +1,4 @@
-"""Where the segments of a trial come from, and the schedule that led to its result."""
+"""The lineage of a trial: the segments that its weights come from, and the schedule that led to its result."""
 
 from __future__ import annotations
 

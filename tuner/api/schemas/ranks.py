@@ -1,4 +1,4 @@
-"""What the ranks of a trial print, use and do now."""
+"""The logs, resource usage and stacks of a trial's ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.store import UsageSeries as UsageRecord
 
 
 class LogItem(Model):
-    """What one rank printed in one segment, or a part of it."""
+    """The output of one rank in one segment, or a part of it."""
 
     segment: Annotated[int, Field(description="ordinal of the segment within the trial")]
     rank: Annotated[int, Field(description="the rank that printed it")]
@@ -37,7 +37,7 @@ class Logs(Model):
 
 
 class UsageSeries(shown(UsageRecord)):  # type: ignore[misc]
-    """What one rank used during one segment: lists of equal length, oldest sample first."""
+    """The resource usage of one rank during one segment: lists of equal length, oldest sample first."""
 
 
 class Usage(Model):
@@ -49,7 +49,7 @@ class Usage(Model):
 
 
 class LiveRank(Model):
-    """What a rank does and uses now. null if it does not answer, or uses no GPU."""
+    """The stack and the resource usage of a rank now. null if it does not answer, or uses no GPU."""
 
     rank: int
     stack: Annotated[str, Field(description="the Python stack of its training thread")]

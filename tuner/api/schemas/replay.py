@@ -1,4 +1,4 @@
-"""What an experiment would have cost and found under another scheduler, beside what happened."""
+"""The replay of an experiment under another scheduler: what it would have cost and found, beside what happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.names import did_you_mean
 
 
 class ReplayRequest(Model):
-    """What to replay the experiment with."""
+    """The scheduler to replay the experiment with, and its options."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -80,7 +80,7 @@ class ReplayTotals(Model):
 
 
 class Replay(Model):
-    """What would have happened, beside what did. Nothing in it is estimated: what was not recorded is censored."""
+    """The outcome of a replay beside what happened. Nothing is estimated: what was not recorded is censored."""
 
     summary: Annotated[str, Field(description="the outcome in one sentence")]
     method: Annotated[str, Field(description='what was replayed, in a few words: "asha(reduction_factor=3)"')]

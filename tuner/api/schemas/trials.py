@@ -8,8 +8,11 @@ from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Model, Number, PageOf, shown, values
 from tuner.domain.keys import trial_id
+from tuner.experiment.trials import checkpoint_actions, trial_actions
+from tuner.experiment.verbs import CheckpointAction, TrialAction
 from tuner.store import (
     CheckpointRecord,
+    ExperimentRecord,
     SegmentRecord,
     TrialRecord,
     TrialSegment,
@@ -56,9 +59,10 @@ class CheckpointItem(Checkpoint):
     segment: Annotated[int, Field(description="the ordinal of the segment that saved it")]
     state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="whether its files can be used")]
     pinned: Annotated[bool, Field(description="it is kept, whatever the policy of the experiment says")]
+    actions: Annotated[list[CheckpointAction], Field(description="what can be done with it now")]
 
     @classmethod
-    def of(cls, record: CheckpointRecord) -> Self:
+    def of(cls, record: CheckpointRecord, experiment: ExperimentRecord) -> Self:
         return cls(
             id=record.public_id,
             uri=record.uri,
@@ -71,6 +75,7 @@ class CheckpointItem(Checkpoint):
             segment=record.segment,
             state=record.state,  # type: ignore[arg-type]
             pinned=record.pinned,
+            actions=checkpoint_actions(record, experiment),
         )
 
 
@@ -130,10 +135,15 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
         Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
     ]
     checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
+    actions: Annotated[
+        list[TrialAction],
+        Field(description="what its state allows now: verbs, and fork if a trial can start from its newest checkpoint"),
+    ] = []  # noqa: RUF012 - pydantic copies it
 
     @classmethod
-    def of(cls, record: TrialRecord) -> Self:
+    def of(cls, record: TrialRecord, experiment: ExperimentRecord) -> Self:
         found: Self = cls.model_validate(record, from_attributes=True)
+        found.actions = trial_actions(record, experiment)
         return found
 
 
@@ -158,8 +168,8 @@ class TrialSample(Model):
     ]
 
     @classmethod
-    def of(cls, found: TrialSampleRecord, trained: int | None) -> Self:
-        items = [Trial.of(record) for record in found.trials]
+    def of(cls, found: TrialSampleRecord, trained: int | None, experiment: ExperimentRecord) -> Self:
+        items = [Trial.of(record, experiment) for record in found.trials]
         return cls(items=items, ranks=list(found.ranks), total=found.total, trained=trained)
 
 

@@ -1,4 +1,4 @@
-"""What a shell does after a commit. Actions are values; carrying one out twice does no harm."""
+"""Actions, which a shell carries out after a commit. They are values; carrying one out twice does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long worker groups have held their room: the GPU hours and CPU hours of an experiment."""
+"""Count how long worker groups have held their room: the GPU hours and CPU hours of an experiment."""
 
 from __future__ import annotations
 

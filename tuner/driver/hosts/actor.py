@@ -17,7 +17,7 @@ from tuner.driver.hosts.host import Host
 from tuner.settings import Settings
 
 _VERSION = "-v"
-"""What precedes the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
 ANSWER_S = 10.0
 """Seconds that the host of another version may take to give its owner name, and then to end."""
 

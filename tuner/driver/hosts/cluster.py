@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""What a call of a dead driver host raises; the second error if Ray killed the host because memory ran out."""
+"""The errors that a call of a dead driver host raises; the second one if Ray killed the host because memory ran out."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:

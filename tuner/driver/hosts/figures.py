@@ -1,4 +1,4 @@
-"""What a driver host measures of itself, for `GET /metrics`.
+"""Measure a driver host, for `GET /metrics`.
 
 The host is a process of its own, which may be on another machine. The service asks it for these figures once a second, over the
 connection that it has to it anyway.

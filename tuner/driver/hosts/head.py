@@ -25,7 +25,7 @@ MARK = "_TUNER_RAY_HEAD"
 """A variable in the environment of every process of a head. Ray's workers change their names, so names do not identify them."""
 
 COMMAND_S = 120.0
-"""How long a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
+"""Seconds that a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 """A part of the paths of Ray's own programs."""

@@ -54,7 +54,7 @@ SCRIPTS = ("python", "study")
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
-"""How often a host looks whether trials should make room for other experiments."""
+"""Seconds between two looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0

@@ -24,13 +24,13 @@ from tuner.errors import ClusterUnreachable
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""How often the service is told that everything works."""
+"""Seconds between two messages to the service that everything works."""
 
 START_S = 60.0
-"""How long the driver host may take for an answer."""
+"""Seconds that the driver host may take for an answer."""
 
 LOOK_S = 10.0
-"""How long the host may take to answer a question about ranks or the cluster."""
+"""Seconds that the host may take to answer a question about ranks or the cluster."""
 
 
 class Link:

@@ -24,11 +24,11 @@ from tuner.trials.groups.segment_run import LogFile
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.25
-"""How long chunks wait for others to be written in the same transaction."""
+"""Seconds that chunks wait for others to be written in the same transaction."""
 LAST_WORDS_S = 5.0
-"""How long the ranks of an ended segment may take to send the rest of their logs."""
+"""Seconds that the ranks of an ended segment may take to send the rest of their logs."""
 RETRY_S = 1.0
-"""How long to wait before the database is asked again after it did not answer."""
+"""Seconds to wait before the database is asked again after it did not answer."""
 _READ_S = 60.0  # how long reading a log file on another node may take
 _COMPACT_AT = 64  # merge a log's chunks after this many new ones
 _FEW = 3  # at the end, do not merge fewer chunks than this

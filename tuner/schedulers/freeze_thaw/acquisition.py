@@ -77,7 +77,7 @@ class DecisionInputs:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the model expects of a candidate at time `until`, on the scale of scores.
+    """The model's expectation of a candidate at time `until`, on the scale of scores.
 
     Attributes:
         until: the time of the forecast, in units of time_attr.

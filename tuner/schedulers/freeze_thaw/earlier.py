@@ -1,4 +1,4 @@
-"""What earlier experiments say about this one: models of their scores, which enter this one's model as trends.
+"""Learn from earlier experiments: models of their scores, which enter this experiment's model as trends.
 
 Each earlier experiment becomes a *surrogate*: the mean of a curve model of its own, at the end of a full training, as a function
 of the configuration. The model of the present experiment has a trend along each surrogate (`curve_model`), of unknown size. So
@@ -58,7 +58,7 @@ class EarlierTrial:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """What an earlier experiment's model expects at the end of a full training, in units of its own spread.
+    """The expectation of an earlier experiment's model at the end of a full training, in units of its own spread.
 
     Attributes:
         x: the encoded configurations of its trials (n, q).

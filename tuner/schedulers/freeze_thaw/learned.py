@@ -1,4 +1,4 @@
-"""What the scheduler takes from earlier experiments, read from the spec of the present one."""
+"""Read from the spec what the scheduler takes from earlier experiments."""
 
 from __future__ import annotations
 

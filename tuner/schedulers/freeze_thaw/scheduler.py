@@ -535,7 +535,7 @@ class FreezeThawScheduler(Scheduler):
 
 @dataclass(slots=True)
 class _Cache:
-    """What can be computed again from the state and the population. It is kept to save time."""
+    """Values that can be computed again from the state and the population. They are kept to save time."""
 
     asked: Any = None
     winner: Winner | None = None

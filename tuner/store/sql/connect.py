@@ -34,7 +34,7 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How long a PostgreSQL server may be silent, in seconds; parameters of the URL (``?connect_timeout=3``) take precedence.
+"""Seconds that a PostgreSQL server may be silent; parameters of the URL (``?connect_timeout=3``) take precedence.
 
 ``tcp_user_timeout`` is in milliseconds. It ends a commit whose data nobody acknowledges because the network is partitioned; the
 keepalives only watch an idle connection.

@@ -1,1 +1,1 @@
-"""What a driver writes in one transaction, how it becomes rows, and the log that is read back from them."""
+"""Write what a driver commits in one transaction as rows, and read the log back from them."""

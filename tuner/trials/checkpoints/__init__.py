@@ -1,4 +1,4 @@
-"""What is kept in the storage of an experiment: checkpoints, and the objects and packages that code needs.
+"""The files in the storage of an experiment: checkpoints, and the objects and packages that code needs.
 
 `storage` reads and writes folders at a path or a URI, `checkpoints` turns a folder into a committed checkpoint,
 `saver` is the thread in which a rank saves, `transfer` copies between the disks of nodes, `objects` has the objects of

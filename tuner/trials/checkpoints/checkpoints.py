@@ -174,7 +174,7 @@ class Checkpoint:
 
 
 Source = str | os.PathLike[str] | Checkpoint | Callable[[str], Any]
-"""What may be passed to `tuner.report`: a directory, or a callable that fills the directory it is given."""
+"""The checkpoint that is passed to `tuner.report`: a directory, or a callable that fills the directory it is given."""
 
 
 @dataclass(frozen=True, slots=True)

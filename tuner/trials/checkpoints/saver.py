@@ -40,7 +40,7 @@ _SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits until another rank reaches the
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank contributes to a checkpoint."""
+    """One rank's part of a checkpoint."""
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node

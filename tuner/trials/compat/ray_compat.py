@@ -195,7 +195,7 @@ def _fit(trainer: Any, trial: Trial) -> Any:
 
 
 class Trial:
-    """What both interfaces of Ray need from a trial, in our terms."""
+    """The functions that both interfaces of Ray need from a trial, in our terms."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -364,7 +364,7 @@ class TrainFunctions:
 
 
 class TrainContext:
-    """What `ray.train.get_context()` returns."""
+    """The object that `ray.train.get_context()` returns."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial

@@ -28,7 +28,7 @@ _NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "dri
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a dead rank has left on its node."""
+    """The traces that a dead rank has left on its node."""
 
     log_tail: str = ""
     oom_kills: int = 0  # on the node so far

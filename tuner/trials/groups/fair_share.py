@@ -74,7 +74,7 @@ class Claim:
 
 
 class Room:
-    """What is free on each node, and what all nodes have. elsewhere: what others use, on nodes that are not known."""
+    """The free resources of each node, and all that each node has. elsewhere: what others use, on nodes that are not known."""
 
     def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
         self.total = {node: dict(resources) for node, resources in nodes.items()}

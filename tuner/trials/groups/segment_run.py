@@ -14,16 +14,16 @@ from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
 
 ANSWER_S = 2.0
-"""How long a rank may take to answer a question."""
+"""Seconds that a rank may take to answer a question."""
 SAVING_S = 600.0
-"""How long a rank's last checkpoint may take, even if reports must come faster."""
+"""Seconds that a rank's last checkpoint may take, even if reports must come faster."""
 LOOK_S = 1.0
-"""How often a rank that saves a checkpoint is checked."""
+"""Seconds between two checks of a rank that saves a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a segment must end now, whatever its ranks do."""
+    """The reason why a segment must end now, whatever its ranks do."""
 
     how: Literal["left", "failed"]
     reason: str
@@ -69,7 +69,7 @@ class SegmentRun:
 
     @property
     def saving_s(self) -> float:
-        """How long the last checkpoint may take to be saved."""
+        """Return how many seconds the last checkpoint may take to be saved."""
         return max(SAVING_S, self.launch.limits.hang_timeout_s or 0.0)
 
     def log_path(self, rank: int) -> str:

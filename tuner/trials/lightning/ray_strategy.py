@@ -232,7 +232,7 @@ class Launcher(Flavoured):
 
 
 class _Job:
-    """What is sent to every rank."""
+    """The task that is sent to every rank."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any

@@ -76,7 +76,7 @@ class Placed:
 
 
 class Inbox(Protocol):
-    """What a segment tells the driver about its start. Its methods are called on the host's event loop and must not block."""
+    """Receives a segment's messages about its start. Its methods are called on the host's event loop and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
         """Note that the segment waits for resources, for this reason. Called again when the reason changes."""

@@ -11,7 +11,7 @@ from tuner.domain.logs import LogChunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetadata:
-    """What a new rank process says about itself."""
+    """The answer of a new rank process about itself."""
 
     node: str  # Ray's id
     host: str

@@ -1,4 +1,4 @@
-"""What a rank prints: one file for each segment and rank."""
+"""Write what a rank prints to one file for each segment and rank."""
 
 from __future__ import annotations
 

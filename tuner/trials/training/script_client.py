@@ -1,4 +1,4 @@
-"""What `tuner.report` and its companions do in a script that runs as a trial: they ask the rank that has started the script."""
+"""Serve `tuner.report` and its companions in a script that runs as a trial: they ask the rank that has started the script."""
 
 from __future__ import annotations
 

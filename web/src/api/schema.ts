@@ -1170,6 +1170,11 @@ export interface components {
              * @description it is kept, whatever the policy of the experiment says
              */
             pinned: boolean;
+            /**
+             * Actions
+             * @description what can be done with it now
+             */
+            actions: ("fork" | "pin" | "unpin")[];
         };
         /** CheckpointPage */
         CheckpointPage: {
@@ -1995,7 +2000,7 @@ export interface components {
              * Actions
              * @description what its state allows now: verbs, edit (PATCH), delete, ...
              */
-            actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "archive" | "unarchive" | "delete")[];
+            actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "fork" | "enqueue" | "archive" | "unarchive" | "delete")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
@@ -3214,6 +3219,12 @@ export interface components {
              * @description when it reached its final state
              */
             ended_at: string | null;
+            /**
+             * Actions
+             * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @default []
+             */
+            actions: ("stop" | "retry" | "fork")[];
         };
         /**
          * TrialCurves
@@ -3337,6 +3348,12 @@ export interface components {
              * @description when it reached its final state
              */
             ended_at: string | null;
+            /**
+             * Actions
+             * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @default []
+             */
+            actions: ("stop" | "retry" | "fork")[];
             /**
              * Segments
              * @description in the order in which they ran

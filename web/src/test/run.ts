@@ -120,6 +120,7 @@ export function story(trials: number, seed = 1): Changes[] {
         created_at: now(),
         started_at: null,
         ended_at: null,
+        actions: ["stop"],
       };
       const pending = decide("start", trial, trial.reason, "pending");
       const one: Running = { trial, rate, top: 0.4 + 0.6 * next(), segment: newSegment(trial, 1, "start"), pending };

@@ -1,1 +1,1 @@
-"""What the core itself decides: one module for each kind of occasion. All functions read the state and change nothing."""
+"""Make the decisions of the core itself: one module for each kind of occasion. Its functions only read the state."""

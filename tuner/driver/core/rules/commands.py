@@ -1,4 +1,4 @@
-"""What the core decides after a user's command, after a takeover by a new driver, and when the time budget is spent."""
+"""Decide after a user's command, after a takeover by a new driver, and when the time budget is spent."""
 
 from __future__ import annotations
 

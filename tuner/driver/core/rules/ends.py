@@ -1,4 +1,4 @@
-"""What the core decides when a segment has ended."""
+"""Decide what follows when a segment has ended."""
 
 from __future__ import annotations
 
