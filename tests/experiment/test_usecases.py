@@ -75,3 +75,8 @@ def test_an_edited_file_is_new_code_and_the_same_request(
     second = usecases.create_experiment(sqlite_store, data, checker)
     assert first.code_hash != second.code_hash
     assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first
+
+
+def test_a_service_runs_no_trials_in_local_processes() -> None:
+    with pytest.raises(SpecError, match="executor: a service runs trials on Ray"):
+        usecases.parsed({**SPEC, "entrypoint": "module:train", "executor": "local"})

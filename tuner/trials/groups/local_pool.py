@@ -24,12 +24,16 @@ from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, RankLost
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.messages.report_socket import Address
+from tuner.trials.runtime.process_stats import memory_used
 from tuner.usercode.pickling import dumps
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.5  # a wait that takes no longer is not reported as waiting
 _HELPERS = 2  # processes for model fits and heavy searchers
+MEMORY = 0.95
+"""The part of this machine's memory, or of the container's, above which the newest trial is killed. Ray has the same."""
+_LOOK_S = 0.25  # how often the memory is looked at
 _EPSILON = 1e-9
 
 
@@ -69,6 +73,7 @@ class LocalPool:
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
         standing: returns the priority and the weight of an experiment.
+        memory: returns the part of the memory that is in use.
     """
 
     def __init__(
@@ -80,7 +85,10 @@ class LocalPool:
         log_limit: LogLimit | None = None,
         idle_timeout_s: float = 60.0,
         standing: Callable[[str], Standing] = ordinary,
+        memory: Callable[[], float] = memory_used,
     ) -> None:
+        self._memory = memory
+        self._watching: asyncio.Task[None] | None = None
         self.cpus, self._free = cpus, cpus
         self._address, self._log_limit = address, log_limit
         self._idle_timeout_s, self._standing = idle_timeout_s, standing
@@ -127,6 +135,8 @@ class LocalPool:
             group.experiment, group.held_since = launch.experiment_id, time.monotonic()
             self._held[group] = launch
             taken = True
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.create_task(self._watch_memory())
             return group, warm
         finally:
             if not taken:
@@ -209,6 +219,15 @@ class LocalPool:
         rank.begin(self._address, self._log_limit)
         return rank
 
+    async def _watch_memory(self) -> None:
+        """Kill the newest trial when memory runs out, before the kernel chooses a process, as long as there are trials."""
+        while self._held and not self._closed:
+            await asyncio.sleep(_LOOK_S)
+            if self._held and self._memory() >= MEMORY:
+                rank = list(self._held)[-1].actors[0]
+                rank.kill("memory")
+                await asyncio.shield(rank.ended)
+
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
         """Keep the group for another segment, or end it.
 
@@ -255,17 +274,23 @@ class LocalPool:
     # -- functions of the driver
 
     async def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Any:
-        """Return the value of a function, computed in a helper process."""
-        helper = await self._helper()
-        try:
-            return await helper.rank.call("run", (list(sys_path), dumps((function, args))))
-        except asyncio.CancelledError:
-            helper.rank.kill()
-            raise
-        finally:
-            helper.busy = False
-            async with self._helper_free:
-                self._helper_free.notify()
+        """Return the value of a pure function, computed in a helper process. If the process dies, another one tries again."""
+        work = list(sys_path), dumps((function, args))
+        for last in (False, False, True):
+            helper = await self._helper()
+            try:
+                return await helper.rank.call("run", work)
+            except RankLost:
+                if last:
+                    raise
+            except asyncio.CancelledError:
+                helper.rank.kill()
+                raise
+            finally:
+                helper.busy = False
+                async with self._helper_free:
+                    self._helper_free.notify()
+        raise AssertionError("not reached")
 
     async def _helper(self) -> _Helper:
         async with self._helper_free:
@@ -348,6 +373,8 @@ class LocalPool:
     async def close(self) -> None:
         """End all processes and wait until they are gone."""
         self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
         await self.rest(keep=False)
         await _gone(self._fresh)
         await self.settle()

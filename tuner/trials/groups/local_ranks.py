@@ -35,6 +35,7 @@ class LocalRank:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid: int | None = None
+        self.killed = False  # it may still have to be: it has no pid until the server has forked it
         self.killed_for = ""
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
@@ -66,7 +67,7 @@ class LocalRank:
 
     def kill(self, why: str = "") -> None:
         """Kill the process and what it has started. Wait for `ended` to know that it is gone."""
-        self.killed_for = self.killed_for or why
+        self.killed, self.killed_for = True, self.killed_for or why
         if self.pid is not None and not self.ended.done():
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -207,7 +208,7 @@ class RankServer:
             rank = self._order.popleft()
             rank.pid = told["pid"]
             self._ranks[told["pid"]] = rank
-            if rank.killed_for:
+            if rank.killed:
                 rank.kill()
         elif "ended" in told and (ended := self._ranks.pop(told["ended"], None)) is not None:
             ended.has_ended(told["status"])
