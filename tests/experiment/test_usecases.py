@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import SPEC
-from tuner.errors import EntrypointError
+from tuner.errors import EntrypointError, SpecError
 from tuner.experiment import usecases
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
