@@ -1,4 +1,4 @@
-"""Build hook of the wheel: the bundle of the web pages is built where it is missing or out of date."""
+"""Build hook of the wheel: it builds the bundle of the web pages if that is out of date, and adds the pages of the docs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class WebBundleHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         root = Path(self.root)
+        pages = {str(file): f"tuner/_docs/{file.name}" for file in (root / "docs").glob("*.md")}
+        if self.target_name == "wheel":
+            build_data["force_include"] = {**build_data.get("force_include", {}), **pages}
         bundle = root / "tuner" / "_web" / "index.html"
         script = root / "web" / "build.py"
         if script.is_file():

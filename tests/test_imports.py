@@ -30,7 +30,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.driver.hosts.link": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
-        "tuner.driver.hosts.actor": SLOW,
+        "tuner.driver.hosts.start": SLOW,
     },
     "tuner.driver.hosts.host": {"tuner.driver.hosts.ray_executor": SLOW},
     "tuner.driver.parts": {
@@ -63,6 +63,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.search.optuna_samplers.tpe": {"tuner.search.optuna_samplers.tpe_sampler": SLOW},
     "tuner.service": {
         "tuner.api": SLOW,
+        "tuner.api.auth": SLOW,
         "tuner.api.server": SLOW,
     },
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ import ray
 
 from tests.store.examples import a_spec
 from tuner import service
-from tuner.driver.hosts import actor as driver_host
 from tuner.driver.hosts import kept, link
+from tuner.driver.hosts import start as driver_host
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress
@@ -346,3 +347,14 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
     runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False)
     assert hosts == [0, 1]
     assert "the driver was killed; a new one continues from the last commit" in said
+
+
+def test_slow_modules_are_loaded_once_the_driver_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_load.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(service, "SLOW_MODULES", ("slow_to_load",))
+    troubles = iter(["the driver is starting", None])
+    starting: Any = SimpleNamespace(problem=lambda: next(troubles))
+    service._load_ahead(starting)
+    assert sys.modules.pop("slow_to_load") is not None
+    assert next(troubles, "asked") == "asked", "it waited for the driver"

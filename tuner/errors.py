@@ -13,6 +13,7 @@
     ├── PlacementError            resources that this cluster does not have, or not in time
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers just now
+    ├── NewerHost                 a service of a newer version drives the experiments of this database
     ├── CheckerBusy               too many entrypoints are being imported just now
     ├── ServiceError              a service refused a request, or failed; `.status` is that of its answer
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
@@ -30,7 +31,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-TROUBLESHOOTING = "docs/troubleshooting.md"
+
+def what_to_do(section: str) -> str:
+    """Return a line that names the command which prints a section of docs/troubleshooting.md."""
+    return f"What to do: tuner docs {section}"
 
 
 class TunerError(Exception):
@@ -39,7 +43,7 @@ class TunerError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         described = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
-        self.add_note(f"What to do: {TROUBLESHOOTING}#{described.__name__.lower()}")
+        self.add_note(what_to_do(described.__name__))
 
 
 class Retryable(Exception):
@@ -134,6 +138,10 @@ class ClusterUnreachable(PlacementError):
 
 class DriverSilent(TunerError, Retryable):
     """No driver host answers just now, or none that this process can reach."""
+
+
+class NewerHost(TunerError):
+    """A service of a newer version drives the experiments of this database."""
 
 
 class CheckerBusy(TunerError, Retryable):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import ipaddress
+import importlib
 import itertools
 import json
 import logging
@@ -83,12 +83,29 @@ def serve(settings: Settings, adopt: bool = False) -> None:
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
             print(_about_tokens(settings), flush=True)
+            threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(
             "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
             flush=True,
         )
+
+
+SLOW_MODULES = ("tuner.search.importance",)
+"""Modules that take seconds to load, as they need Optuna, and that a request may need."""
+
+LOAD_AFTER_S = 10.0
+"""Seconds that their loading waits for the driver, whose start needs the processor more."""
+
+
+def _load_ahead(supervisor: Supervisor) -> None:
+    """Load the slow modules in the background, so that the first request that needs them does not wait for it."""
+    end = time.monotonic() + LOAD_AFTER_S
+    while supervisor.problem() is not None and time.monotonic() < end:
+        time.sleep(0.1)
+    for name in SLOW_MODULES:
+        importlib.import_module(name)
 
 
 def stop(settings: Settings) -> bool:
@@ -355,20 +372,20 @@ def _secured(settings: Settings) -> Settings:
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
     """
+    from tuner.api.auth import is_here, secured
+
     try:
-        addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(settings.host, None)}
+        loopback = is_here(settings.host)
     except OSError as error:
         raise SpecError(f"{settings.host!r} is not an address of this machine: {error}", "/host") from error
-    loopback = all(address.is_loopback for address in addresses)
     if settings.auth == "off" and not loopback:
         raise SpecError(
             f"a service on {settings.host} needs tokens, because whoever reaches it can run code through it; "
             "TUNER_AUTH=off is for a service on loopback, behind a proxy that controls access",
             "/auth",
         )
-    if settings.auth == "auto":
-        return dataclasses.replace(settings, auth="off" if loopback and not settings.trusted_proxies else "on")
-    return settings
+    settings = secured(settings)
+    return dataclasses.replace(settings, auth="off") if settings.auth == "auto" else settings
 
 
 def _about_tokens(settings: Settings) -> str:

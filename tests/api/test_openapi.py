@@ -83,7 +83,7 @@ def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(docum
     asha = next(kind for kind in schemas["Scheduler"]["oneOf"] if kind["title"] == "asha")
     assert asha["properties"]["type"]["const"] == "asha"
     assert asha["properties"]["reduction_factor"]["default"] == ASHAScheduler().reduction_factor
-    assert {kind["title"] for kind in schemas["Search"]["oneOf"]} == {"auto", *search.REGISTRY}
+    assert {kind["title"] for kind in schemas["Search"]["oneOf"]} == {"name", "auto", *search.REGISTRY}
     assert {kind["title"] for kind in schemas["Parameter"]["anyOf"]} == {*OPTIONS, "constant"}
 
 

@@ -150,3 +150,29 @@ def test_a_service_behind_a_proxy_does_not_start_without_an_admin(tmp_path: Path
 def test_tokens_cannot_be_turned_off_beyond_loopback(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="0.0.0.0 needs tokens"):
         Page(Settings(home=tmp_path, host="0.0.0.0", auth="off"), port=0)
+
+
+@pytest.mark.parametrize(
+    ("auth", "proxies", "client", "status"),
+    [
+        ("auto", ("127.0.0.1",), "127.0.0.1", 401),
+        ("auto", (), "10.0.0.7", 401),
+        ("auto", (), "127.0.0.1", 201),
+        ("off", (), "10.0.0.7", 201),
+    ],
+)
+async def test_an_application_that_another_server_runs_asks_for_tokens_as_well(
+    sqlite_store: Store,
+    tmp_path: Path,
+    auth: Literal["auto", "off"],
+    proxies: tuple[str, ...],
+    client: str,
+    status: int,
+) -> None:
+    """It cannot know on which address that server listens, so with `auto` it looks at where a request comes from."""
+    app = create_app(Settings(home=tmp_path, auth=auth, trusted_proxies=proxies), sqlite_store, web=tmp_path / "web")
+    transport = httpx.ASGITransport(app, client=(client, 1234))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answer = await http.post("/api/v1/tokens", json={"name": "x", "role": "admin"})
+        assert answer.status_code == status
+        assert (await http.get("/api/v1/session")).json()["required"] is (status == 401)

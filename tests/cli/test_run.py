@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.serving import Service
 from tuner.cli.commands import app
-from tuner.cli.run import parameter, run_target
+from tuner.cli.run import parameter, run_status, run_target
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 
@@ -236,3 +237,18 @@ def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pyte
     )
     assert options["num_samples"] == 2
     assert "seed" not in options
+
+
+@pytest.mark.parametrize(
+    ("state", "best", "status"),
+    [
+        ("completed", object(), 0),
+        ("completed", None, 1),
+        ("failed", object(), 1),
+        ("cancelled", object(), 1),
+        ("paused", object(), 130),
+    ],
+)
+def test_the_exit_status_says_how_the_search_ended(state: str, best: object, status: int) -> None:
+    result: Any = SimpleNamespace(state=state, best_trial=best)
+    assert run_status(result) == status

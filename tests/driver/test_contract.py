@@ -21,11 +21,13 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.segments import CheckpointInfo, Failure, Leave, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.ports import Groups, Inbound, Journal
 from tuner.driver.virtual_loop import Step, virtual_loop
+from tuner.search.base import Searcher, Suggestion
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
@@ -92,6 +94,9 @@ class LocalGroups:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        return searcher.suggest(number, trials)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return []

@@ -28,7 +28,7 @@ from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
-from tuner.search.base import Suggestion
+from tuner.search.base import Searcher, Suggestion
 from tuner.search.random_search import RandomSearch
 from tuner.space import Space
 
@@ -89,6 +89,11 @@ class Memory:
         if self.offload_error is not None:
             raise self.offload_error
         return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        if self.offload_error is not None:
+            raise self.offload_error
+        return searcher.suggest(number, trials)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return []
@@ -450,65 +455,63 @@ async def test_decisions_that_others_have_taken_the_place_of_are_named() -> None
     assert retry in below
 
 
-async def test_a_scheduler_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
-    entered, gate = threading.Event(), threading.Event()
-    on_time: list[bool] = []
+class Gate:
+    """Holds a call in another thread until it is opened."""
 
+    def __init__(self) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self.on_time: list[bool] = []
+
+    def hold(self) -> None:
+        self.entered.set()
+        self.on_time.append(self.opened.wait(10))
+
+
+def slow_scheduler(gate: Gate) -> Parts:
     class Slow(FIFOScheduler):
         def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-            entered.set()
-            on_time.append(gate.wait(10))
+            gate.hold()
             return super().decide(fact, trials)
 
-    slow, free = Memory(), Memory()
-    spec = driven(slow).core.spec
-    core = assemble(spec, Space.from_json(spec.space), Parts(scheduler=Slow()))
-    slow.loop = ExperimentLoop(core, slow, slow)
-    task = asyncio.create_task(slow.loop.run(1, None))
-    await until(entered.is_set)
-    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
-    assert not task.done()
-    gate.set()
-    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
-    assert all(on_time)
+    return Parts(scheduler=Slow())
 
 
-async def test_a_searcher_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
-    entered, gate = threading.Event(), threading.Event()
-    on_time: list[bool] = []
-
+def slow_searcher(gate: Gate) -> Parts:
     class Slow(RandomSearch):
         def suggest(self, number: int, trials: Population) -> Suggestion | None:
-            entered.set()
-            on_time.append(gate.wait(10))
+            gate.hold()
             return super().suggest(number, trials)
 
-    slow, free = Memory(), Memory()
+    return Parts(searcher=Slow())
+
+
+@pytest.mark.parametrize("slow_part", [slow_scheduler, slow_searcher])
+async def test_a_part_of_the_users_that_is_slow_holds_nobody_else_up(slow_part: Callable[[Gate], Parts]) -> None:
+    slow, free, gate = Memory(), Memory(), Gate()
     spec = driven(slow).core.spec
-    core = assemble(spec, Space.from_json(spec.space), Parts(searcher=Slow()))
-    slow.loop = ExperimentLoop(core, slow, slow)
+    slow.loop = ExperimentLoop(assemble(spec, Space.from_json(spec.space), slow_part(gate)), slow, slow)
     task = asyncio.create_task(slow.loop.run(1, None))
-    await until(entered.is_set)
+    await until(gate.entered.is_set)
     assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
     assert not task.done()
-    gate.set()
+    gate.opened.set()
     assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
-    assert all(on_time)
+    assert all(gate.on_time)
 
 
 async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:
-    """Neither those of other experiments nor those of the trials that run already."""
+    """The verdicts of other experiments and of the trials that already run come in time."""
     memory, gate = Memory(reports=2), asyncio.Event()
     asked: list[int] = []
-    offload = memory.offload
+    suggest = memory.suggest
 
-    async def slow(function: Callable[..., Any], *args: Any) -> Any:
-        asked.append(args[1])
-        if args[1] > 0:
+    async def slow(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        asked.append(number)
+        if number > 0:
             await gate.wait()
-        return await offload(function, *args)
+        return await suggest(searcher, number, trials)
 
-    memory.offload = slow  # type: ignore[method-assign]
+    memory.suggest = slow  # type: ignore[method-assign]
     task = asyncio.create_task(driven(memory, search={"type": "gp"}, num_samples=2).run(1, None))
     await until(lambda: (0, 2) in memory.committed)
     assert asked == [0, 1]

@@ -254,3 +254,10 @@ def test_pointers_are_json_pointers(extra: dict[str, int]) -> None:
 @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\x07", "a\x9bm"])
 def test_names_have_no_control_characters(name: str) -> None:
     assert errors(name=name)["/name"] == "has control characters"
+
+
+def test_a_scheduler_and_a_searcher_may_be_given_by_name() -> None:
+    named = parse_spec({**SPEC, "scheduler": "fifo", "search": "tpe"})
+    assert (named.scheduler, named.search) == ({"type": "fifo"}, {"type": "tpe"})
+    with pytest.raises(SpecError, match="did you mean asha"):
+        parse_spec({**SPEC, "scheduler": "ahsa"})

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import SPEC
-from tuner.errors import EntrypointError, SpecError
+from tests.store.examples import begin
+from tuner.errors import EntrypointError, NotFound, SpecError
 from tuner.experiment import usecases
+from tuner.experiment.usecases import numbered
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -80,3 +82,10 @@ def test_an_edited_file_is_new_code_and_the_same_request(
 def test_a_service_runs_no_trials_in_local_processes() -> None:
     with pytest.raises(SpecError, match="executor: a service runs trials on Ray"):
         usecases.parsed({**SPEC, "entrypoint": "module:train", "executor": "local"})
+
+
+def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store, 2)
+    with pytest.raises(NotFound, match=rf"the experiment '{made.name}' has no trial 99; its trials are 0 to 1"):
+        numbered(sqlite_store, made.public_id, 99)
+    assert numbered(sqlite_store, made.public_id, 1) == sqlite_store.trials.page(made.id).items[1].public_id

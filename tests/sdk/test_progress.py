@@ -231,3 +231,18 @@ def test_the_old_end_of_an_experiment_that_is_about_to_go_on_is_not_shown(sqlite
         assert "digits" in out.getvalue()
         assert "ended:" not in out.getvalue()
     assert "ended: all 8 trials ended" in out.getvalue()
+
+
+def test_an_error_that_the_reason_has_is_not_repeated(sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 2)
+    error = "trial 1, rank 0: the objective 'acc' is not among the reported metrics: 'accuracy'"
+    trials[1].state, trials[1].reason = TrialState.FAILED, error
+    trials[1].failure = Failure(kind="spec", cause="metric", message="the objective 'acc' is not among them", rank=0)
+    summary = {"error": error, "reason": f"every trial runs the same function, and {error}", "counts": {"failed": 1}}
+    end = Batch(log=[(6, a_report(0, 1))], trials=trials, state=ExperimentState.FAILED, summary=summary)
+    sqlite_store.drivers.commit(made.id, epoch, end, T0)
+    progress, out = shown(sqlite_store, made.public_id, False)
+    progress.update(last=True)
+    *_, ended = out.getvalue().partition("\nended: ")
+    assert ended.count(error) == 1
+    assert "result.errors" in ended

@@ -16,8 +16,9 @@ from tests.driver.core.test_standing import CONSTRAINED, exploit
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
-from tuner.domain.events import CheckpointInfo
-from tuner.errors import CheckpointError
+from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import CheckpointError, TrialError
 from tuner.sdk.result import Result
 from tuner.store import Store
 from tuner.trials.checkpoints import transfer
@@ -144,3 +145,25 @@ def test_a_search_without_any_finite_value_says_why_it_has_no_result(sqlite_stor
 def test_reading_results_needs_no_ray() -> None:
     check = "import sys; import tuner.sdk.result, tuner.trials.checkpoints.checkpoints; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_the_errors_of_failed_trials_can_be_raised(sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 2)
+    failure = Failure(kind="user", cause="exception", message="KeyError: 'x'", rank=1, node="n1", traceback="File a.py")
+    trials[0].state = TrialState.COMPLETED
+    trials[1].state, trials[1].failure, trials[1].reason = TrialState.FAILED, failure, failure.headline(1)
+    end = Batch(log=[], trials=trials, state=ExperimentState.FAILED, summary={"error": "1 of 2 trials failed"})
+    sqlite_store.drivers.commit(made.id, epoch, end, T0)
+    result = Result.load(sqlite_store, made.public_id)
+    [error] = result.errors
+    assert (result.num_errors, error.failure, "File a.py" in error.__notes__) == (1, failure, True)
+    assert "(1 failed)" in repr(result)
+    with pytest.raises(TrialError, match="has no best trial: 1 of 2 trials failed") as caught:
+        _ = result.best
+    assert caught.value.__cause__ is error
+    assert "trial 1, rank 1 on n1: KeyError: 'x'" in str(error)
+
+
+def test_the_best_trial_is_returned_by_its_other_name(sqlite_store: Store, tmp_path: Path) -> None:
+    result = won_by(sqlite_store, elsewhere(tmp_path))
+    assert result.best is result.best_trial

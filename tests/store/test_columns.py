@@ -137,6 +137,8 @@ def test_an_experiment_that_has_the_id_of_a_deleted_one_is_read_anew(sqlite_stor
     assert numbers(store, old.id, sort="-params.lr")[0] == 1
     store.experiments.seize(old.id)
     store.experiments.remove(old.id)
+    with store._database.engine.begin() as connection:  # as in a database that was restored from a backup
+        connection.exec_driver_sql("DELETE FROM sqlite_sequence")
     new, epoch, trials = begin(store, 7)
     assert (new.id, new.last_event_seq) == (old.id, old.last_event_seq), "otherwise this test shows nothing"
     trials[4].params = {"lr": 7.0}

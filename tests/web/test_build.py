@@ -117,6 +117,7 @@ def test_the_wheel_carries_the_pages(bundle: Path, tmp_path: Path) -> None:
 
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(wheel).namelist()
+    assert "tuner/_docs/troubleshooting.md" in names, "tuner docs prints it"
     assert "tuner/_web/index.html" in names
     assert {f"tuner/_web/assets/{file.name}" for file in (bundle / "assets").iterdir()} <= set(names)
     assert not any("node_modules" in name for name in names)

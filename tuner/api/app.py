@@ -17,7 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from tuner import __version__
 from tuner.api import problems
 from tuner.api.answers import only_known_parameters
-from tuner.api.auth import Authenticate, check_allowed
+from tuner.api.auth import Authenticate, check_allowed, secured
 from tuner.api.context import Context
 from tuner.api.deliver import Deliverer
 from tuner.api.guards import Guard
@@ -61,6 +61,7 @@ def create_app(
         figures: returns what the driver host measures of itself, or None if there is none.
         web: the folder of the built page. By default the one in the package.
     """
+    settings = secured(settings)
     context = Context(
         settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
     )
@@ -107,7 +108,7 @@ def create_app(
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]
-    app.state.methods = [(pattern, methods) for pattern, _, methods in routes]
+    app.state.routes = routes
     problems.install(app)
     describe(app)
     app.add_middleware(

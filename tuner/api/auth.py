@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import ipaddress
 import logging
+import socket
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -68,6 +70,31 @@ class Identity:
 LOCAL = Identity("local", Role.ADMIN)
 
 
+def secured(settings: Settings) -> Settings:
+    """Return the settings with `auth` on if it is `auto` and others than users of this machine may reach the service.
+
+    They may if its address is not loopback, and if a proxy passes their requests on: to the service these come from loopback.
+
+    Raises:
+        OSError: the host is not an address of this machine.
+    """
+    if settings.auth == "auto" and (settings.trusted_proxies or not is_here(settings.host)):
+        return dataclasses.replace(settings, auth="on")
+    return settings
+
+
+def is_here(host: str) -> bool:
+    """Return whether only this machine reaches an address. Raise OSError if it is not an address of this machine."""
+    return all(_is_loopback(str(info[4][0])) for info in socket.getaddrinfo(host, None))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 class Credential(NamedTuple):
     """The credentials of a request."""
 
@@ -80,10 +107,19 @@ class Authenticator:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.required = settings.auth == "on"
+        self._only_here = settings.auth == "auto"
         self._store = store
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         self._failures: dict[str, deque[float]] = {}
         self._writing: set[asyncio.Task[None]] = set()
+
+    def asks(self, scope: Scope) -> bool:
+        """Return whether the sender of a request needs a token.
+
+        With `auto`, an application that another ASGI server runs cannot know on which address it listens. So it asks everybody
+        who is not on this machine.
+        """
+        return self.required or (self._only_here and not _is_loopback(address_of(scope)))
 
     async def identity_of(self, credential: Credential) -> Identity | None:
         """Return whom a valid token or session belongs to, None for any other text."""
@@ -204,7 +240,7 @@ class Authenticate:
 
         try:
             credential = credential_of(scope)
-            identity, refusal = await self._judge(credential, path, method)
+            identity, refusal = await self._judge(credential, path, method, self._authenticator.asks(scope))
             if refusal is not None:
                 await refusal(scope, receive, noting)
                 return
@@ -227,7 +263,7 @@ class Authenticate:
             return True  # a stream outlives a database that is away; it is asked again
 
     async def _judge(
-        self, credential: Credential | None, path: str, method: str
+        self, credential: Credential | None, path: str, method: str, asks: bool
     ) -> tuple[Identity | None, Response | None]:
         """Return the caller, and the answer if the call is refused."""
         try:
@@ -237,12 +273,12 @@ class Authenticate:
                 raise
             detail = f"the database does not answer just now: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
-        if identity is None and not self._authenticator.required and not credential:
+        if identity is None and not asks and not credential:
             identity = LOCAL
         if path == SESSION:
             return identity, None  # signing in and out, and asking who one is, is open to everybody
         if identity is None:
-            detail = _why_refused(credential, self._authenticator.required)
+            detail = _why_refused(credential, asks)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
         needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):

@@ -20,8 +20,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
 from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
+from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
@@ -159,7 +159,11 @@ def _add_spec(document: dict[str, Any]) -> None:
 
 def _part(package: Any, what: str) -> dict[str, Any]:
     """Return the schema of a scheduler or a searcher: for each type its options, from the signature of its class."""
-    kinds = [{"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})}]
+    names = {"type": "string", "enum": ["auto", *package.REGISTRY], "title": "name"}
+    kinds = [
+        {**names, "description": f"the name of a {what}, with its defaults"},
+        {"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})},
+    ]
     for kind, (module, name) in package.REGISTRY.items():
         made = getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
         about = (inspect.getdoc(made) or "").partition("\n\n")[0].replace("\n", " ")

@@ -1,8 +1,14 @@
-"""The path of a request, as the routes see it."""
+"""The path of a request, as the routes see it, and what was meant by a wrong one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.types import Scope
+
+from tuner.names import nearest
+
+PREFIX = "/api/v1"
 
 
 def path_of(scope: Scope) -> str:
@@ -10,3 +16,26 @@ def path_of(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def meant_path(path: str, templates: Iterable[str]) -> str | None:
+    """Return the address that was most likely meant by one without a route, or None if none is near.
+
+    One part may be misspelt, and the prefix of the API may be missing.
+    """
+    known = [template.split("/") for template in templates]
+    for candidate in (path, f"{PREFIX}{path}"):
+        parts = candidate.split("/")
+        wrong: dict[int, list[str]] = {}
+        for template in known:
+            if len(template) != len(parts):
+                continue
+            differ = [at for at, part in enumerate(template) if part != parts[at] and not part.startswith("{")]
+            if not differ and candidate != path:
+                return candidate
+            if len(differ) == 1:
+                wrong.setdefault(differ[0], []).append(template[differ[0]])
+        for at, words in wrong.items():
+            if (word := nearest(parts[at], words)) is not None:
+                return "/".join([*parts[:at], word, *parts[at + 1 :]])
+    return None

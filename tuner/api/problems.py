@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from tuner import log_format
-from tuner.api.paths import path_of
+from tuner.api.paths import PREFIX, meant_path, path_of
 from tuner.api.schemas import ErrorItem, Problem
 from tuner.errors import (
     CheckerBusy,
@@ -103,8 +103,16 @@ def _worded(item: Mapping[str, Any]) -> str:
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
+    if error.status_code in (404, 405) and not (allowed := allowed_methods(request)):
+        path = path_of(request.scope)
+        meant = meant_path(
+            path, [template for _, template, methods in request.app.state.routes if request.method in methods]
+        )
+        if meant is not None or error.status_code == 404 or path.startswith(f"{PREFIX}/"):
+            detail = str(error.detail) if error.status_code == 404 else f"there is no {path}"
+            return problem_response(404, f"{detail}; did you mean {meant}?" if meant is not None else detail)
     if error.status_code == 405:
-        headers["Allow"] = allowed_methods(request) or "GET, HEAD"
+        headers["Allow"] = allowed or "GET, HEAD"
         return problem_response(405, f"{request.url.path} supports {headers['Allow']}", headers=headers)
     return problem_response(error.status_code, str(error.detail), headers=headers)
 
@@ -112,7 +120,7 @@ def _http(request: Request, error: Exception) -> Response:
 def allowed_methods(request: Request) -> str:
     """Return the methods of the routes with this address, or an empty text if only the page has it."""
     found: set[str] = set()
-    for pattern, methods in request.app.state.methods:
+    for pattern, _, methods in request.app.state.routes:
         if pattern.fullmatch(path_of(request.scope)):
             found |= methods
     return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))

@@ -65,11 +65,13 @@ def run(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     verbose: Annotated[int, typer.Option(help="0 prints nothing until the end, 2 also what the ranks print")] = 1,
 ) -> None:
-    """Search for the best configuration of a script or a function, and wait for the end. Exit status 1 if no trial has a result.
+    """Search for the best configuration of a script or a function, and wait for the end.
+
+    Exit status 1: the search failed or was cancelled, or no trial has a result. 130: it was paused by Ctrl-C.
 
     Our options come before the script, and its arguments behind it.
     """
-    from tuner.cli.run import run_target
+    from tuner.cli.run import run_status, run_target
 
     settings = _settings()
     given = {
@@ -96,8 +98,8 @@ def run(
     options = {option: value for option, value in given.items() if value is not None}
     result = run_target(target, arguments or [], param or [], metric_pattern, options)
     print(printable(str(result)))
-    if result.best_trial is None:
-        raise typer.Exit(1)
+    if status := run_status(result):
+        raise typer.Exit(status)
 
 
 @app.command()
@@ -205,6 +207,18 @@ def explain(
 
     for line in decisions_about(_settings(), trial, as_json, number):
         print(printable(line))
+
+
+@app.command()
+def docs(
+    topic: Annotated[
+        str | None, typer.Argument(help="a page such as recipes, an error such as SpecError, or a cause such as oom")
+    ] = None,
+) -> None:
+    """Print a page of the documentation, or what to do about an error. Without a topic, list the pages."""
+    from tuner.cli.docs import text_about
+
+    print(text_about(topic))
 
 
 @app.command()
@@ -397,6 +411,58 @@ def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner t
     from tuner.cli.access import revoked
 
     print(printable(revoked(_settings(), token)))
+
+
+webhooks = typer.Typer(
+    help="Who is told of what: add, list, remove and test webhooks of a service.", no_args_is_help=True
+)
+app.add_typer(webhooks, name="webhook")
+WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list` shows it")]
+
+
+@webhooks.command(name="add")
+def add_webhook(
+    url: Annotated[str, typer.Argument(help="where deliveries are sent by POST")],
+    events: Annotated[list[str], typer.Argument(help="such as experiment.completed trial.failed")],
+    project: Annotated[str | None, typer.Option(help="only experiments of this project")] = None,
+    experiment: Annotated[str | None, typer.Option(help="only this experiment, exp_...")] = None,
+    slack: Annotated[bool, typer.Option("--slack", help="write for an incoming webhook of Slack")] = False,
+    threshold: Annotated[float | None, typer.Option(help="value of the objective, for objective.reached")] = None,
+) -> None:
+    """Add a webhook and print its id and the secret that signs its deliveries. The secret is printed only once."""
+    from tuner.cli import webhooks as module
+
+    for line in module.added(_settings(), url, events, project, experiment, slack, threshold):
+        print(printable(line))
+
+
+@webhooks.command(name="list")
+def list_webhooks() -> None:
+    """List the webhooks, newest first, without their secrets."""
+    from tuner.cli import webhooks as module
+
+    for line in module.listed(_settings()):
+        print(printable(line))
+
+
+@webhooks.command(name="rm")
+def remove_webhook(webhook: WebhookId) -> None:
+    """Remove a webhook and what it still had to be told."""
+    from tuner.cli import webhooks as module
+
+    module.removed(_settings(), webhook)
+    print(printable(f"removed {webhook}"))
+
+
+@webhooks.command(name="test")
+def test_webhook(webhook: WebhookId) -> None:
+    """Send a test and say whether it has arrived. Exit status 1 if it has not."""
+    from tuner.cli import webhooks as module
+
+    arrived, line = module.tested(_settings(), webhook)
+    print(printable(line))
+    if not arrived:
+        raise typer.Exit(1)
 
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:

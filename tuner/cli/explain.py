@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tuner.domain.keys import trial_id
 from tuner.domain.segments import what_to_do
-from tuner.experiment.usecases import id_of, schedule
+from tuner.experiment.usecases import id_of, numbered, schedule
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord
@@ -33,9 +32,10 @@ def decisions_about(
         public_id = id_of(store, public_id)
         if public_id.startswith("exp_"):
             experiment = store.experiments.get(public_id).id
+            trial_name = None if number is None else numbered(store, public_id, number)
         else:
             trial = store.trials.get(public_id)
-            experiment, number = trial.experiment_id, trial.number
+            experiment, number, trial_name = trial.experiment_id, trial.number, trial.public_id
         found: list[DecisionRecord] = []
         token: str | None = None
         while True:
@@ -44,9 +44,7 @@ def decisions_about(
             token = page.next_token
             if token is None:
                 break
-        failure = (
-            None if number is None else store.trials.get(trial_id(_experiment_of(store, experiment), number)).failure
-        )
+        failure = None if trial_name is None else store.trials.get(trial_name).failure
     for decision in reversed(found):
         if as_json:
             row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
@@ -86,7 +84,3 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
             trials = sum(record.counts.values())
             how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
             yield f"{when}  {record.public_id}  {record.state:<10}  {how}  {record.name}"
-
-
-def _experiment_of(store: Store, experiment: int) -> str:
-    return store.experiments.by_id(experiment).public_id

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from tuner.domain.keys import trial_id
 from tuner.errors import SpecError
 from tuner.experiment.logs import POLL_S, LogReader, trial_logs
-from tuner.experiment.usecases import id_of
+from tuner.experiment.usecases import id_of, numbered
 from tuner.settings import Settings
 from tuner.store import LogQuery, Store
 
@@ -24,7 +23,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
         if trial.startswith("exp_"):
             if number is None:
                 raise SpecError(f"{public_id} is an experiment: also give the number of one of its trials")
-            trial = trial_id(trial, number)
+            trial = numbered(store, trial, number)
         record = store.trials.get(trial)
         ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
         if follow:

@@ -84,4 +84,6 @@ def _shown(outcome: Outcome | None) -> str:
     if outcome is None:
         return "not started"
     value = "" if outcome.value is None else f", {outcome.value:.6g}"
+    if outcome.state == "censored":
+        return f"goes on after {outcome.iterations}, where its record ends{value}"
     return f"{outcome.state} at {outcome.iterations}{value}"

@@ -69,6 +69,13 @@ def run_target(
     )
 
 
+def run_status(result: Result) -> int:
+    """Return the exit status of `tuner run`: 130 if the search was paused, 1 if it has not completed with a result, else 0."""
+    if result.state == "paused":
+        return 130
+    return 0 if result.state == "completed" and result.best_trial is not None else 1
+
+
 def parameter(text: str) -> tuple[str, Any]:
     """Return the name and the domain in a text such as ``width=choice(16, 32)``. Raise SpecError if it is malformed."""
     name, equals, value = text.partition("=")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tuner.errors import TROUBLESHOOTING
+from tuner import errors
 
 FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
@@ -55,7 +55,7 @@ CAUSES = frozenset(
 
 def what_to_do(cause: str | None) -> str:
     """Return a line that names the section of the docs about a cause of failures."""
-    return f"What to do: {TROUBLESHOOTING}#{cause if cause in CAUSES else 'failures-of-trials'}"
+    return errors.what_to_do(cause if cause in CAUSES else "failures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

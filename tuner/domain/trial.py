@@ -95,7 +95,7 @@ class Trial:
     best_segment: int | None = None  # ordinal of the segment that reported best_value
     last_mark: ScoredReport | None = None  # the report that had last_value
     feasible: bool | None = None  # whether its result meets the constraints; None: there are none, or no result
-    feasible_now: bool | None = None  # whether its newest report does
+    feasible_now: bool | None = None  # whether its newest report satisfies the constraints
     feasible_best: ScoredReport | None = None  # its best report within the constraints
     reports: int = 0  # over all segments
     running_s: float = 0.0  # time spent between its reports, all segments
@@ -163,7 +163,7 @@ class Trial:
 class Population:
     """All trials by number, and by state.
 
-    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`.
+    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`. `put` is for copies.
     """
 
     def __init__(self) -> None:
@@ -195,6 +195,12 @@ class Population:
     def add(self, trial: Trial) -> None:
         self._trials[trial.number] = trial
         self._by_state[trial.state][trial.number] = None
+
+    def put(self, trial: Trial) -> None:
+        """Add a trial, or replace the one of its number, in a copy of another population."""
+        if (before := self._trials.get(trial.number)) is not None:
+            del self._by_state[before.state][trial.number]
+        self.add(trial)
 
     def move(self, number: int, state: TrialState) -> None:
         trial = self._trials[number]

@@ -21,12 +21,13 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.keys import checkpoint_id, segment_id
 from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
-from tuner.domain.trial import Segment, Trial
+from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.commands import as_event
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.loop import ExperimentLoop
 from tuner.errors import Conflict, Retryable, SpecError, StoreError, TunerError
+from tuner.search.base import Searcher, Suggestion
 from tuner.store import ExperimentRecord, Store
 
 T = TypeVar("T")
@@ -77,6 +78,9 @@ class AskedGroups:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        return searcher.suggest(number, trials)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return []  # stop functions are called in this process

@@ -22,13 +22,12 @@ from tuner.domain.events import Event, Failure
 from tuner.domain.keys import keyed_random
 from tuner.domain.segments import Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
-from tuner.domain.trial import Population
 from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
-from tuner.search.base import Searcher, Suggestion
+from tuner.search.base import Suggestion
 
 log = logging.getLogger(__name__)
 
@@ -378,7 +377,8 @@ class ExperimentLoop:
         suggestion: Suggestion | None = None
         for wait in (*ASK_AGAIN_S, None):
             try:
-                suggestion = await self.groups.offload(_suggest, searcher, number, self.core.trials)
+                async with self.deciding:  # no thread changes the trials meanwhile
+                    suggestion = await self.groups.suggest(searcher, number, self.core.trials)
                 break
             except asyncio.CancelledError:
                 raise
@@ -447,11 +447,11 @@ def runs_user_code(core: Core) -> bool:
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})
     return (
-        not _is_ours(scheduler, "tuner.schedulers.")
-        or not _is_ours(core.searcher, "tuner.search.")
+        not is_ours(scheduler, "tuner.schedulers.")
+        or not is_ours(core.searcher, "tuner.search.")
         or getattr(scheduler, "custom_explore_fn", None) is not None
         or any(getattr(mutation, "function", None) is not None for mutation in mutations.values())
-        or not all(_is_ours(one, "tuner.schedulers.stoppers") for one in _parts(stopper))
+        or not all(is_ours(one, "tuner.schedulers.stoppers") for one in _parts(stopper))
     )
 
 
@@ -461,14 +461,11 @@ def _parts(stopper: Stopper | None) -> list[Stopper]:
     return [] if stopper is None else [stopper]
 
 
-def _is_ours(part: object, where: str) -> bool:
+def is_ours(part: object, where: str) -> bool:
+    """Return whether a scheduler, searcher or stopper is of this package and calls no code of the user's."""
     module = type(part).__module__
     return module.startswith(where) and module not in _ADAPTERS
 
 
 _ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
 """Modules of the project that call the user's code."""
-
-
-def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-    return searcher.suggest(number, trials)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from tuner.domain.batch import Batch
 from tuner.domain.events import Event, Reported
 from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
+from tuner.domain.trial import Population
+from tuner.search.base import Searcher, Suggestion
 
 
 class Inbound(Protocol):
@@ -56,6 +58,9 @@ class Groups(Protocol):
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return the value of a pure function, computed in a place that does not block the shell."""
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        """Return what a heavy searcher suggests for trial `number`, computed in a place that does not block the shell."""
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""

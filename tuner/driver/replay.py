@@ -437,7 +437,7 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
     if cut := len(groups.censored):
         yield (
             f"{cut} of {len(core.trials)} trials would have gone on beyond what was recorded of them. They end where their "
-            "record ends, so the cost is a lower bound and the best value found may be better"
+            "record ends: it would have cost more than shown here, and may have found a better value"
         )
     if unused is not None and unused.moved:
         mean = sum(unused.moved) / len(unused.moved)
@@ -461,7 +461,7 @@ def _summary(method: str, then: Totals, now: Totals, censored: int, objective: O
     elif share <= -0.0005:
         cost = f"would have cost {'at least ' if censored else ''}{-100 * share:.0f} % more training"
     else:
-        cost = f"would have cost {'at least ' if censored else ''}the same training"
+        cost = f"would have cost the same training{' or more' if censored else ''}"
     return f"{method} {cost} and {_found(then, now, censored, objective)}"
 
 

@@ -15,10 +15,11 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Event
 from tuner.domain.keys import checkpoint_id, segment_id
 from tuner.domain.segments import CheckpointInfo, Failure, Interruption, Outcome, SegmentRef, Verdict
-from tuner.domain.trial import Trial
+from tuner.domain.trial import Population, Trial
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.ports import Inbound
+from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 
 T = TypeVar("T")
@@ -154,6 +155,9 @@ class SimulatedGroups:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        return searcher.suggest(number, trials)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return []  # stop functions are called in this process
@@ -321,7 +325,7 @@ class VirtualLoop:
 
     async def _ask(self, number: int) -> None:
         await self.clock.sleep(0.0)
-        suggestion = await self.groups.offload(self.core.searcher.suggest, number, self.core.trials)
+        suggestion = await self.groups.suggest(self.core.searcher, number, self.core.trials)
         self.put(suggested(self.clock.now, number, suggestion))
 
     async def _delete(self, number: int, info: CheckpointInfo) -> None:

@@ -150,7 +150,7 @@ def parse_spec(
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
     """
-    plain = _plain_json(data)
+    plain = _with_types(_plain_json(data))
     errors: Errors = []
     model = _shape(plain, errors)
     spec = None
@@ -341,6 +341,12 @@ def _plain_json(data: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(f"not JSON: {error}") from error
     return plain
+
+
+def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
+    """Write a scheduler or a searcher that is given by its name, such as "asha", as an object with this type."""
+    named = {name: {"type": plain[name]} for name in ("scheduler", "search") if isinstance(plain.get(name), str)}
+    return {**plain, **named}
 
 
 def _mapping(value: Any) -> Any:

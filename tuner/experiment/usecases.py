@@ -323,6 +323,25 @@ def id_of(store: Store, called: str) -> str:
     return found[0].public_id
 
 
+def numbered(store: Store, experiment: str, number: int) -> str:
+    """Return the id of the trial with this number. `experiment` is the public id of an experiment.
+
+    Raise NotFound, which names the numbers that there are, if it has no such trial.
+    """
+    record = store.experiments.get(experiment)
+    count = sum(record.counts.values())
+    if not 0 <= number < count:
+        present = (
+            "it has no trials"
+            if not count
+            else f"its trials are 0 to {count - 1}"
+            if count > 1
+            else "it has only trial 0"
+        )
+        raise NotFound(f"the experiment {record.name!r} has no trial {number}; {present}")
+    return trial_id(experiment, number)
+
+
 MOST_SHOWN = 10
 
 
@@ -377,5 +396,5 @@ def schedule(store: Store, public_id: str, number: int | None = None) -> list[di
     if not public_id.startswith("exp_"):
         return lineage.schedule(trial_lineage(store, public_id))
     record = store.experiments.get(public_id)
-    place = lineage.best(store, record) if number is None else lineage.newest(store, trial_id(public_id, number))
+    place = lineage.best(store, record) if number is None else lineage.newest(store, numbered(store, public_id, number))
     return lineage.schedule(lineage.lineage(place, lineage.stored(store, public_id))) if place else []

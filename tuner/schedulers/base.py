@@ -59,6 +59,7 @@ class SchedulerContext:
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
     constraints: tuple[MetricConstraint, ...] = ()  # what results must satisfy
+    gpus: float = 0.0  # of a trial, all ranks together
     earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
 
     @property
@@ -164,8 +165,8 @@ class Scheduler(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if own := cls.__dict__.get("__init__"):
-            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
+        if cls.__init__ is not object.__init__:  # its own or an inherited one
+            cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SchedulerContext) -> None:
         """Set the experiment's context, and check the scheduler's options against it.

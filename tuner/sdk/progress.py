@@ -219,8 +219,10 @@ class Progress:
             text.append(f"\nno best trial yet: {record.no_best}", "yellow")
         if record.reason and record.state.ended:
             text.append(f"\nended: {printable(record.reason)}", "dim")
-        if record.error:
+        if record.error and not (record.state.ended and record.error in record.reason):
             text.append(f"\n{printable(record.error)}", "red")
+        if record.state is ExperimentState.FAILED and record.counts.get("failed"):
+            text.append(f"\nfor each failed trial: result.errors, or tuner explain {record.public_id} NUMBER", "dim")
         if record.state.ended and (warning := _nothing_finished(record)):
             text.append(f"\nwarning: {warning}", "bold yellow")
         return text

@@ -14,6 +14,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Retryable, ServiceError, SpecError
 from tuner.experiment import by_value
+from tuner.names import printable
 from tuner.sdk.interrupts import Interrupts
 from tuner.sdk.progress import Progress, Warned
 from tuner.sdk.result import Result
@@ -94,6 +95,8 @@ def _follow(
     result = handle.result(space)
     if result.state == "paused":
         progress.say(f"paused; continue with: TUNER_ADDRESS={handle.client.address} tuner resume {handle.id}")
+    if result.state == "failed" and not verbose:
+        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
     return result
 
 

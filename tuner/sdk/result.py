@@ -6,12 +6,13 @@ import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
+from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
-from tuner.errors import CheckpointError, SpecError, TunerError
+from tuner.errors import CheckpointError, SpecError, TrialError, TunerError
 from tuner.experiment import lineage
 from tuner.schedulers.shared import pareto
 from tuner.search import constraints
@@ -71,7 +72,6 @@ _OF_A_RESULT = {
     "best_trials": "pareto_front()",
     "checkpoint": "best_checkpoint",
     "config": "best_config",
-    "errors": "[trial.error for trial in result.trials if trial.error]",
     "experiment_path": "best_checkpoint.path, or what was said as storage",
     "get_best_checkpoint": "best_checkpoint",
     "get_best_config": "best_config",
@@ -81,7 +81,6 @@ _OF_A_RESULT = {
     "get_trials": "trials",
     "metrics": "best_trial.metrics",
     "metrics_dataframe": "dataframe(history=True)",
-    "num_errors": "[trial.error for trial in result.trials if trial.error]",
     "results_df": "dataframe()",
     "trials_dataframe": "dataframe()",
 }
@@ -124,6 +123,9 @@ class Result:
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) with the best last value.
             None if no trial was.
         best_finished_value: that value.
+        errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note. Ray Tune's
+            ResultGrid has the same.
+        num_errors: how many there are.
     """
 
     def __init__(self, found: Found) -> None:
@@ -144,6 +146,11 @@ class Result:
         finished = best.get("finished") if best else None
         self.best_finished: TrialResult | None = self.trials[finished["trial_number"]] if finished else None
         self.best_finished_value: float | None = finished["value"] if finished else None
+        failures = {row.number: row.failure or {} for row in found.trials}
+        self.errors = [
+            _error(trial, failures[trial.number]) for trial in self.trials if trial.state is TrialState.FAILED
+        ]
+        self.num_errors = len(self.errors)
         self.error = record.error or (record.no_best if record.state.ended else None)
         self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))
@@ -177,6 +184,18 @@ class Result:
                 more=more,
             )
         )
+
+    @property
+    def best(self) -> TrialResult:
+        """The best trial, as `best_trial`.
+
+        Raises:
+            TrialError: there is none. The message says why; the cause is the error of the first trial that failed.
+        """
+        if self.best_trial is None:
+            why = self.error or "no trial has reported yet"
+            raise TrialError(f"{self.experiment_id} has no best trial: {why}") from next(iter(self.errors), None)
+        return self.best_trial
 
     def with_more(self, more: More) -> Result:
         """Return this result, after `more` was set to what runs more trials of it."""
@@ -328,7 +347,8 @@ class Result:
             if self.best_value is not None
             else "no result"
         )
-        return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials, {best})"
+        failed = f" ({self.num_errors} failed)" if self.num_errors else ""
+        return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}, {best})"
 
 
 def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
@@ -363,6 +383,16 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
         log_tail=(row.failure or {}).get("log_tail") or "",
         history=history,
     )
+
+
+def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
+    """Return the failure of a trial as an exception that can be raised."""
+    known = {one.name for one in fields(Failure)}
+    found = Failure(**{name: value for name, value in failure.items() if name in known}) if failure else None
+    error = TrialError(f"trial {trial.number}: {trial.error}" if found is None else found.headline(trial.number), found)
+    if trial.traceback:
+        error.add_note(trial.traceback.rstrip())
+    return error
 
 
 def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
 from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
-from tuner.names import keywords_explained
+from tuner.names import keywords_explained, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
 from tuner.sdk.executors import choose
@@ -361,6 +361,8 @@ def _drive(
     result = read_result(store, experiment_id, ray_address)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
+    if result.state == "failed" and not verbose:
+        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
     return result
 
 

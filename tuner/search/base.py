@@ -52,7 +52,7 @@ class Searcher(ABC):
     """Base class of all searchers."""
 
     TYPE: ClassVar[str]
-    #: True to run it in another process, since one ask may take longer than a few tens of milliseconds
+    #: True if one ask may take seconds, however few trials there are
     HEAVY: ClassVar[bool] = False
 
     context: SearcherContext
@@ -63,8 +63,8 @@ class Searcher(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if own := cls.__dict__.get("__init__"):
-            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
+        if cls.__init__ is not object.__init__:  # its own or an inherited one
+            cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SearcherContext) -> None:
         """Set the experiment's context, and check that the searcher supports the space.
@@ -88,6 +88,10 @@ class Searcher(ABC):
 
         It is called once per number, in order, and depends only on (context.seed, number, trials).
         """
+
+    def is_heavy(self, trials: Population) -> bool:
+        """Return whether the next ask may take longer than a few milliseconds, so that it must run in another process."""
+        return self.HEAVY
 
     def metric_constraints(self) -> Sequence[Constraint]:
         """Return the constraints that a trial's metrics must satisfy for it to be the best one."""

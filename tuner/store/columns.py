@@ -160,7 +160,7 @@ class Columns:
         """Bring the kept columns up to date with the log, and read the groups of these columns if they are not kept yet."""
         query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
         [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
-        if public_id != self._public_id:  # SQLite gives the id of a deleted experiment to a new one
+        if public_id != self._public_id:  # a restored backup may give its id to another experiment
             self._forget()
             self._public_id = public_id
         if last != self._seq:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, select, true
 
+from tuner.domain.experiment import DEFAULT_PROJECT
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
@@ -33,6 +34,12 @@ EventName = Literal[
     "trial.failed",
     "objective.reached",
 ]
+SentEvent = EventName | Literal["test"]
+"""The event of a delivery. Nobody subscribes to `test`: it is sent to a webhook whose owner asks for it."""
+
+TEST_EXPERIMENT = "exp_test"
+"""The experiment in a delivery of the event `test`, which does not exist."""
+
 EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
 
@@ -286,6 +293,23 @@ class Webhooks:
         with self._database.read() as connection:
             found = connection.execute(query.order_by(webhook_delivery.c.id.desc()).limit(limit))
             return [DeliveryRecord(**{name: getattr(row, name) for name in DeliveryRecord.__slots__}) for row in found]
+
+    def test(self, public_id: str, now: float | None = None) -> DeliveryRecord:
+        """Add a delivery of the event `test`. Raise NotFound if there is no such webhook."""
+        found, time = self.get(public_id), at(now)
+        made = f"dlv_{secrets.token_hex(10)}"
+        example = {
+            "id": TEST_EXPERIMENT,
+            "name": "test",
+            "project": found.project or DEFAULT_PROJECT,
+            "state": str(ExperimentState.COMPLETED),
+            "reason": "somebody tests this webhook",
+            "error": None,
+        }
+        values = (made, found.id, f"test {made}", "test", TEST_EXPERIMENT, dumps({"experiment": example}), time, time)
+        with self._database.write() as cursor:
+            cursor.execute(_ADD, values)
+        return next(one for one in self.deliveries(public_id) if one.public_id == made)
 
     # -- what the service does ---------------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import pytest
 import ray
 
 from tests.serving import SLOW, until
-from tuner.driver.hosts import actor as module
+from tuner.driver.hosts import start as module
 from tuner.driver.hosts.cluster import connect
 from tuner.driver.hosts.link import Link
+from tuner.errors import NewerHost
 from tuner.experiment.spec import parse_spec
 from tuner.settings import Settings
 from tuner.store import Store
@@ -31,7 +32,9 @@ def _ray(without_ray: None) -> Iterator[None]:
 def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(home=tmp_path, database_url=sqlite_url, lease_s=3600.0)  # a lease that runs out is no help
+    settings = Settings(
+        home=tmp_path, database_url=sqlite_url, lease_s=3600.0
+    )  # the lease does not expire during the test
     spec = parse_spec({**SLOW, "num_samples": 1})
     made = sqlite_store.experiments.create(spec, source="api").public_id
     with monkeypatch.context() as before:
@@ -45,6 +48,11 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
 
     told: list[dict[str, Any]] = []
     link = Link(settings, False, lambda **what: told.append(what))
+    ray.get(old.news.remote())  # its service is there
+    with monkeypatch.context() as older:
+        older.setattr(module, "__version__", "0.0.8")
+        with pytest.raises(NewerHost, match=r"version 0\.0\.9 drives the experiments"):
+            link._start_host()
     new = link._start_host()
     try:
         assert link._gone == [owner]

@@ -10,7 +10,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import text
 
+from tests.store.examples import T0, a_report, begin
+from tuner.domain.batch import Batch
 from tuner.errors import StoreError
 from tuner.store import Store
 from tuner.store.sql import migrate
@@ -83,3 +86,43 @@ def test_an_empty_database_is_not_ready(tmp_path: Path) -> None:
             store.check()
         with pytest.raises(StoreError, match="no such table"):
             store.experiments.page()
+
+
+def test_the_id_of_a_deleted_row_is_never_given_to_another_one(store: Store) -> None:
+    """Other processes know experiments, segments and commands by these ids."""
+    seen: dict[str, set[int]] = {}
+    for _ in range(2):
+        made, epoch, trials = begin(store, 2)
+        store.drivers.commit(made.id, epoch, Batch(log=[(6, a_report(0, 1))], trials=[trials[0]]), T0)
+        store.commands.add(made.id, "pause")
+        with store._database.engine.connect() as connection:
+            for table in ("experiment", "trial", "segment", "metric_key", "command"):
+                ids = set(connection.execute(text(f"SELECT id FROM {table}")).scalars())
+                assert ids.isdisjoint(seen.setdefault(table, set())), table
+                assert ids
+                seen[table] |= ids
+        store.experiments.seize(made.id)
+        store.experiments.remove(made.id)
+
+
+def test_every_table_with_ids_of_its_own_counts_them_on(sqlite_store: Store) -> None:
+    query = text("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'")
+    with sqlite_store._database.engine.connect() as connection:
+        found = set(connection.execute(query).scalars())
+    assert found == {table.name for table in metadata.tables.values() if [c.name for c in table.primary_key] == ["id"]}
+
+
+def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tuner.db'}"
+    with Store.open(url) as store:
+        store.migrate()
+        with store._database.engine.connect() as connection:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.exec_driver_sql("BEGIN")
+            connection.exec_driver_sql("INSERT INTO metric_key (experiment_id, name) VALUES (99, 'loss')")
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0015'")
+            connection.commit()
+            connection.invalidate()
+        with pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"):
+            store.migrate()

@@ -455,3 +455,22 @@ def test_a_milestone_says_where_the_next_function_that_saves_is_to_be_expected()
 def test_the_context_answers_what_rays_does() -> None:
     rays = {name for name in vars(TrainContext) if name.startswith("get_")} - {"get_metadata", "get_storage"}
     assert {name for name in rays if not hasattr(Context, name)} == set()
+
+
+def test_a_function_that_does_not_ask_for_its_checkpoint_is_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    kept: Any = object()
+    running, _, _ = make(first_milestone=None, checkpoint=kept)
+    running.report({"loss": 1})
+    running.report({"loss": 2})
+    assert "starts from the checkpoint of iteration 10, but its function has not asked for it" in running.warning
+    assert capsys.readouterr().err.count("tuner.get_checkpoint()") == 1
+
+
+def test_a_function_that_asks_for_its_checkpoint_or_has_none_is_not_warned_of() -> None:
+    kept: Any = object()
+    asking, _, _ = make(first_milestone=None, checkpoint=kept)
+    assert asking.checkpoint is kept
+    fresh, _, _ = make(first_milestone=None)
+    for running in (asking, fresh):
+        running.report({"loss": 1})
+        assert running.warning == ""

@@ -140,7 +140,7 @@ class AuditPage(Model):
     "/session", response_model=Session, responses=BAD, summary="Say who the caller is, and whether a token is needed"
 )
 async def session(here: Here, request: Request) -> Response:
-    return answer(_session(here.authenticator.required, request.scope["state"].get("identity")))
+    return answer(_session(here.authenticator.asks(request.scope), request.scope["state"].get("identity")))
 
 
 @router.post(
@@ -161,7 +161,7 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
     if identity is None:
         return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
     here.authenticator.succeeded(address)
-    response = answer(_session(here.authenticator.required, identity), headers={"Cache-Control": "no-store"})
+    response = answer(_session(here.authenticator.asks(request.scope), identity), headers={"Cache-Control": "no-store"})
     secret, lasts_s = await here.authenticator.open_session(identity)
     set_session(response, request, secret, lasts_s)
     return response

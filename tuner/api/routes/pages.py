@@ -44,14 +44,15 @@ def router(web: Path | None) -> APIRouter:
     def page(request: Request, path: str) -> Response:
         if methods := allowed_methods(request):
             raise HTTPException(405, "Method Not Allowed", {"Allow": methods})
-        index = bundle / "index.html"
+        index, first = bundle / "index.html", path.partition("/")[0]
+        if not index.is_file() and first in RESERVED:
+            raise HTTPException(404, f"there is no /{path}")
         if not index.is_file():
             return HTMLResponse(MISSING, 200 if not path else 404, ALWAYS_ASK)
         if "\0" not in path:
             file = (bundle / path).resolve()
             if file.is_relative_to(bundle) and file.is_file():
                 return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
-        first = path.partition("/")[0]
         if first in OWN and "." not in path.rpartition("/")[2]:
             return _index(index, path)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):

@@ -314,7 +314,7 @@ class Decider:
         if choice.params is not None:
             yield replace(choice, number=number)
             return True
-        if self.searcher.HEAVY:
+        if self.searcher.is_heavy(self.trials):
             self._asked = choice
             yield Ask(self._next_suggestion)
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,16 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointSaved, Commanded, Drawn, Noted, Reported, SegmentStarted, Waiting
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Report, SegmentRef, Verdict
+from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.logs import Owner
-from tuner.driver.loop import ExperimentLoop
+from tuner.driver.loop import ExperimentLoop, is_ours
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
 from tuner.schedulers.functions import functions_by_name, sealed
+from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
@@ -28,6 +30,10 @@ from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
 if TYPE_CHECKING:
     from tuner.driver.hosts.host import Host
+
+
+Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
+"""`HostGroups.draw`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +86,14 @@ class RankInbound:
     """Turns what the ranks of one experiment tell the driver into events of the loop."""
 
     def __init__(
-        self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running], share: Callable[[Any], Any]
+        self,
+        core: Core,
+        loop: ExperimentLoop,
+        running: Mapping[str, Running],
+        draw: Draw,
+        share: Callable[[Any], Any],
     ) -> None:
-        self.core, self.loop, self._running, self._share = core, loop, running, share
+        self.core, self.loop, self._running, self._draw, self._share = core, loop, running, draw, share
         self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
@@ -125,15 +136,8 @@ class RankInbound:
         """Return the value of a parameter that a running trial asks for. It is committed before it is returned."""
         async with self._drawing:
             trial = self.core.trials[segment.trial]
-            draw = getattr(self.core.searcher, "draw", None)
-            if draw is None:
-                raise SpecError(
-                    f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
-                    "parameters",
-                    f"/space/{name}",
-                )
-            async with self.loop.deciding:  # the trials do not change meanwhile
-                value, state = draw(segment.trial, name, distribution, self.core.trials)
+            async with self.loop.deciding:  # no thread changes the trials meanwhile
+                value, state = await self._draw(segment.trial, name, distribution)
             if name not in trial.params:
                 event = Drawn(
                     time=time.time(), trial=segment.trial, segment=segment.ordinal, name=name, value=value, state=state
@@ -166,10 +170,17 @@ class HostGroups:
     inbound: RankInbound
 
     def __init__(
-        self, host: Host, record: ExperimentRecord, core: Core, space: Space, code: CodeRef, judge: Judge
+        self,
+        host: Host,
+        record: ExperimentRecord,
+        core: Core,
+        space: Space,
+        code: CodeRef,
+        judge: Judge,
+        sys_path: Sequence[str] = (),
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
-        self._judge = judge
+        self._judge, self._sys_path = judge, sys_path
 
     @property
     def storage(self) -> str:
@@ -202,6 +213,31 @@ class HostGroups:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._host.executor.offload(self._code.sys_path, function, *args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        if not is_ours(searcher, "tuner.search."):  # the user's own: it runs where the training code would
+            return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
+        experiment = self.record.public_id
+        return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)
+
+    async def forget_proposals(self) -> None:
+        """Release what the helper processes of searchers keep for this experiment."""
+        await self._host.proposals.forget(self.record.public_id)
+
+    async def draw(self, number: int, name: str, distribution: str) -> tuple[Any, dict[str, Any]]:
+        """Return the value of a parameter that a running trial asks for, and the state to be stored with the trial."""
+        searcher, trials = self._core.searcher, self._core.trials
+        draw = getattr(searcher, "draw", None)
+        if draw is None:
+            raise SpecError(
+                f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
+                "parameters",
+                f"/space/{name}",
+            )
+        if not searcher.is_heavy(trials):
+            return draw(number, name, distribution, trials)  # type: ignore[no-any-return]
+        experiment = self.record.public_id
+        return await self._host.proposals.draw(experiment, searcher, number, name, distribution, trials, self._sys_path)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return await self._judge.ask(number, metrics)
@@ -261,9 +297,13 @@ class Driven:
         )
         for seq, entry in host.store.drivers.load(record.id):
             self.core.fold(seq, entry)
-        self.groups = HostGroups(host, record, self.core, space, _code_ref(host, record, code), self._judge)
+        self.groups = HostGroups(
+            host, record, self.core, space, _code_ref(host, record, code), self._judge, code.sys_path if code else ()
+        )
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
-        self.inbound = self.groups.inbound = RankInbound(self.core, self.loop, host.segments, host.executor.share)
+        self.inbound = self.groups.inbound = RankInbound(
+            self.core, self.loop, host.segments, self.groups.draw, host.executor.share
+        )
 
     async def close(self) -> None:
         """Release the loop, and the process that calls the user's stop functions.
@@ -272,7 +312,12 @@ class Driven:
         in memory until the next full garbage collection.
         """
         await self._judge.close()
+        await self.groups.forget_proposals()
         del self.loop, self.inbound, self.groups.inbound
+
+
+def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+    return searcher.suggest(number, trials)
 
 
 def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:

@@ -23,12 +23,14 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
+from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
-from tuner.driver.hosts.owners import owner_is_dead, owner_name
+from tuner.driver.hosts.owners import owner_name
+from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
@@ -48,11 +50,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
-SCRIPTS = ("python", "study")
-"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
-
-LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
 """Seconds between two looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
@@ -62,12 +59,13 @@ LOGS_S = 10.0
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
-
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call."""
+ATTENDED_S = 10.0
+"""A host whose service has said nothing for this long may be ended by a service of an older version."""
 
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
+"""The id, the experiment and the time of a command. A restored backup may give its id to another one."""
 
 
 class Host:
@@ -97,19 +95,19 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
+        self._attended_at = float("-inf")  # when a service called the last time
         self._news: list[str] = []  # lines for the log of the service
-        self._offered: set[str] = set()  # public ids
-        self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
         self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
-        self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self._report_server = ReportServer(self.report, self.take_logs, self._called)
         self._report_address: Address | None = None
+        self.proposals = Proposals()
         self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
@@ -175,7 +173,7 @@ class Host:
         adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
         gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
         """
-        self._gone |= set(gone) - {self.owner}
+        self._candidates.add_dead(gone)
         self._serving = self._serving or serve
         if serve:
             self._adopting = adopt
@@ -231,6 +229,7 @@ class Host:
 
     async def news(self) -> list[str]:
         """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
+        self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
@@ -324,6 +323,7 @@ class Host:
         """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
+            "attended": time.monotonic() < self._attended_at + ATTENDED_S,
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driven.values()],
             "segments": len(self.segments),
@@ -357,6 +357,7 @@ class Host:
                 await self._groups.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             self.store.close()
 
     async def close(self) -> None:
@@ -367,6 +368,7 @@ class Host:
                 await self._groups.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             await self._report_server.close()
             self._writer.shutdown(wait=False)
             self.store.close()
@@ -396,7 +398,7 @@ class Host:
 
     async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
-        if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
+        if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
@@ -554,44 +556,20 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
+        """Begin to drive experiments that have no living driver, as far as that is for this host to do."""
         now = time.time()
-        free = await asyncio.to_thread(self.store.drivers.claimable, now)
-        free += await asyncio.to_thread(self._left_by_the_dead, now)
-        found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
-        if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
-            # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
-            found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        theirs = [record.id for record in found if record.source in SCRIPTS]
-        commands = await asyncio.to_thread(self.store.commands.pending, theirs)
-        cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
-        for record in found:
+        busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
+        # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.
+        outage = time.monotonic() < self._failed_at + self.settings.lease_s / 2
+        found = await asyncio.to_thread(self._candidates.find, now, busy=busy, outage=outage, adopt=self._adopting)
+        for record, why, adopted in found.to_drive:
             if record.id in self.tasks:
                 continue
-            if record.source not in SCRIPTS:
-                self._take_up(record, "it was created over the API")
-            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
-                self._take_up(record, "it is to be cancelled")
-            elif record.abandoned(now) and self._adopting:
+            if adopted:
                 await self.write(self.store.drivers.adopt, record.id)
-                self._take_up(record, "its script is gone, and this service adopts such experiments")
-            elif record.abandoned(now) and record.public_id not in self._offered:
-                self._offered.add(record.public_id)
-                self._news.append(how_to_go_on(record))
-
-    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
-        if time.monotonic() < self._leases_read_at + LEASES_S:
-            return []
-        self._leases_read_at = time.monotonic()
-        return [r for r in self.store.drivers.claimable(now, leased_from=self.owner) if self._is_gone(r.driver_owner)]
-
-    def _is_gone(self, owner: str | None) -> bool:
-        return owner in self._gone or owner_is_dead(owner)
-
-    def _take_up(self, record: ExperimentRecord, why: str) -> None:
-        self._offered.discard(record.public_id)
-        self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
-        self._begin(record)
+            self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
+            self._begin(record)
+        self._news += [how_to_go_on(record) for record in found.to_offer]
 
 
 def _key(command: CommandRecord) -> CommandKey:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tuner import __version__
-from tuner.errors import ClusterUnreachable
+from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
@@ -41,6 +41,7 @@ class Link:
         self._host: Any = None
         self._owner: str | None = None
         self._gone: list[str] = []
+        self._waits = False  # for the end of a host of a newer version
 
     def watch(self, address: str) -> None:
         """Connect to Ray and watch for ever. Raise ClusterUnreachable if there is no Ray at the address."""
@@ -61,7 +62,7 @@ class Link:
             host = self._host or self._start_host()
             began = host.start.remote(serve=True, adopt=self._adopt, gone=self._gone)
             self._owner = ray.get(began, timeout=START_S)
-            self._host, was_up = host, True
+            self._host, was_up, self._waits = host, True, False
             self._tell(up=self._owner)
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
@@ -75,13 +76,18 @@ class Link:
             self._tell(trouble="the driver is being started again", log=f"the driver host is gone: {error}")
             if not was_up:  # one that cannot even start is given some time
                 time.sleep(CHECK_S)
+        except NewerHost as error:
+            self._host = None
+            self._tell(trouble=str(error), **({} if self._waits else {"log": str(error)}))
+            self._waits = True
+            time.sleep(CHECK_S)
         except Exception as error:
             self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
         """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
-        from tuner.driver.hosts.actor import end_other_versions, start_host
+        from tuner.driver.hosts.start import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -137,7 +143,7 @@ def main() -> None:
             print(json.dumps(what), file=lines)
 
     settings, adopt = pickle.loads(base64.b64decode(sys.stdin.readline()))
-    from tuner.driver.hosts import host  # noqa: F401, as loading Ray takes a second or two, in which its head may start
+    from tuner.driver.hosts import start  # noqa: F401, as loading Ray takes a second or two, in which its head may start
 
     address = sys.stdin.readline().strip()
     if not address:

@@ -83,6 +83,9 @@ class DefineByRunSearch(Searcher):
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         return self.search.suggest(number, trials) if self._known else Suggestion({})
 
+    def is_heavy(self, trials: Population) -> bool:
+        return self.search.is_heavy(trials)
+
     def draw(self, number: int, name: str, distribution: str, trials: Population) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LIGHT_UNTIL = 200
+"""Asks of TPE, CMA-ES and NSGA-II take less than about 5 ms until there are this many trials (`benchmarks/tpe_ask.py`)."""
+
 
 class ModelBased(Proposer):
     """Creates a fresh sampler for each proposal, seeded by (seed, number), over a study that mirrors the population.
@@ -49,6 +52,9 @@ class ModelBased(Proposer):
         self._mirror = Mirror(
             context.space, context.objectives, context.scope, self._constraints, records, self.ADOPTED
         )
+
+    def is_heavy(self, trials: Population) -> bool:
+        return self.HEAVY or len(trials) + len(self.warm_start) >= LIGHT_UNTIL
 
     def metric_constraints(self) -> Sequence[Constraint]:
         return self._constraints

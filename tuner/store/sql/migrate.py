@@ -9,7 +9,7 @@ import functools
 import re
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import StoreError
@@ -62,19 +62,33 @@ def migrate(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
+        lite = engine.dialect.name == "sqlite"
         config.attributes["connection"] = connection
         try:
+            if lite:
+                connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
+                connection.exec_driver_sql("PRAGMA foreign_keys=OFF")  # tables that others refer to may be built again
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
             command.upgrade(config, "head")
+            if lite:
+                _check_references(connection)
+            connection.commit()
         except CommandError as error:
             raise StoreError(
                 f"{_shown(engine)} was written by a newer version of this package; upgrade it ({error})"
             ) from error
-        connection.commit()
+        finally:
+            if lite:
+                connection.invalidate()  # no other use may have its foreign keys off
+
+
+def _check_references(connection: Connection) -> None:
+    if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+        raise StoreError(
+            f"{_shown(connection.engine)} cannot be migrated: a row of {broken[0]} refers to a missing one of {broken[2]}"
+        )
 
 
 def _shown(engine: Engine) -> str:

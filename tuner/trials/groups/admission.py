@@ -22,11 +22,11 @@ from tuner.trials.groups.group import Group, Key, demand, group_key
 from tuner.trials.messages.launch import Launch
 
 RESERVE_AFTER_S = 30.0
-"""How long a group waits for room before what is free on its nodes is kept for it."""
+"""Seconds that a group waits for room before what is free on its nodes is kept for it."""
 SLICE_S = 5.0
-"""How long an experiment may use a warm group before other experiments get its room, because new processes take seconds."""
+"""Seconds that an experiment may use a warm group before others get its room. New processes would take seconds to start."""
 PREEMPT_AFTER_S = 20.0
-"""How long a group runs at least before it has to make room for another experiment."""
+"""Seconds that a group runs at least before it has to make room for another experiment."""
 _YIELD_AGAIN_S = (
     5.0  # a group that was asked to make room, and is not seen to be ending, is asked again after this time
 )
@@ -35,14 +35,14 @@ _PENDING_S = 2.0  # a group that Ray has not placed for so long is pending: othe
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an experiment is entitled to, see `fair_share`."""
+    """The priority and the weight of an experiment, see `fair_share`."""
 
     priority: int = 0
     weight: float = 1.0
 
 
 def ordinary(experiment: str) -> Standing:
-    """Return the standing of an experiment about which nothing is said."""
+    """Return the standing of an experiment for which none is given."""
     return Standing()
 
 

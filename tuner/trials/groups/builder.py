@@ -65,7 +65,7 @@ class GroupBuilder:
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
-        """How many groups are being ended. Ray may still count their resources as used."""
+        """The number of groups that are being ended. Ray may still count their resources as used."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         """Build a new group. If that fails or is cancelled, end what has been started.

@@ -175,8 +175,8 @@ class Session:
         self.objective = objective
         self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
-        self.warning = ""  # what the watch has found
-        self.checkpoint = checkpoint
+        self.warning = ""  # likely mistakes that were found
+        self._checkpoint, self._took_checkpoint = checkpoint, False
         self._reports = reports
         self._peers = peers
         self._saver = saver
@@ -210,6 +210,21 @@ class Session:
     def left(self) -> LeaveTrial | None:
         return self._left
 
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint to continue from, or None. Asking for it counts as loading it."""
+        self._took_checkpoint = True
+        return self._checkpoint
+
+    def _ignores_checkpoint(self) -> bool:
+        return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
+
+    def _warn(self, found: str) -> None:
+        """Print a warning, and keep it for the decision log. An empty one is none."""
+        if found:
+            self.warning = "; ".join(filter(None, (self.warning, found)))
+            print(f"warning: {found}", file=sys.stderr)
+
     # -- called by user code
 
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
@@ -218,9 +233,14 @@ class Session:
         step = _own_step(step)
         values = flatten(metrics, self._metric_warnings) if self._reports is not None else {}
         if self._watch is not None and (found := self._watch.check()) is not None:
-            self._watch, self.warning = None, found
-            if found:
-                print(f"warning: {found}", file=sys.stderr)
+            self._watch = None
+            self._warn(found)
+        if not self._count and self._ignores_checkpoint():
+            self._warn(
+                f"this segment starts from the checkpoint of iteration {self.context.start_iteration}, but its function has not "
+                "asked for it before the first report, so it trains from the beginning again: call tuner.get_checkpoint() at its "
+                "start, and load what that returns"
+            )
         with self._gate:
             self._pass_gate()
             self._count = number = self._count + 1

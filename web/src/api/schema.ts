@@ -1033,7 +1033,7 @@ export interface components {
         };
         /**
          * Changes
-         * @description What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+         * @description The changes after one entry of an experiment's log: rows as they are now, and the points of new reports.
          *
          *     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
          */
@@ -1339,7 +1339,7 @@ export interface components {
         };
         /**
          * ClusterShare
-         * @description What an experiment that runs here is entitled to, and what it has.
+         * @description The priority and weight of an experiment that runs here, and its share of the cluster.
          */
         ClusterShare: {
             /**
@@ -1692,7 +1692,7 @@ export interface components {
         };
         /**
          * DryRun
-         * @description What creating this experiment would lead to.
+         * @description The consequences of creating this experiment.
          */
         DryRun: {
             /**
@@ -2180,7 +2180,7 @@ export interface components {
         };
         /**
          * Limits
-         * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
+         * @description Limits on what the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
         Limits: {
             /**
@@ -2338,7 +2338,7 @@ export interface components {
         };
         /**
          * LiveRank
-         * @description What a rank does and uses now. null if it does not answer, or uses no GPU.
+         * @description The stack and the resource usage of a rank now. null if it does not answer, or uses no GPU.
          */
         LiveRank: {
             /**
@@ -2384,7 +2384,7 @@ export interface components {
         };
         /**
          * LogItem
-         * @description What one rank printed in one segment, or a part of it.
+         * @description The output of one rank in one segment, or a part of it.
          */
         LogItem: {
             /**
@@ -2600,7 +2600,7 @@ export interface components {
         };
         /**
          * Replay
-         * @description What would have happened, beside what did. Nothing in it is estimated: what was not recorded is censored.
+         * @description The outcome of a replay beside what happened. Nothing is estimated: what was not recorded is censored.
          */
         Replay: {
             /**
@@ -2706,7 +2706,7 @@ export interface components {
         };
         /**
          * Resolved
-         * @description What the requested scheduler and search mean in this experiment.
+         * @description The scheduler and the searcher that are used for what was requested.
          */
         Resolved: {
             /**
@@ -3006,7 +3006,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Who the caller is, according to the service.
+         * @description Return who the caller is, according to the service.
          */
         Session: {
             /**
@@ -3442,7 +3442,7 @@ export interface components {
         };
         /**
          * UsageSeries
-         * @description What one rank used during one segment: lists of equal length, oldest sample first.
+         * @description The resource usage of one rank during one segment: lists of equal length, oldest sample first.
          */
         UsageSeries: {
             /**
@@ -3629,7 +3629,7 @@ export interface components {
         };
         /**
          * Limits
-         * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
+         * @description Limits on what the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
         LimitsSpec: {
             /**
@@ -3929,7 +3929,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4056,7 +4056,7 @@ export interface components {
             time_attr: string | null;
         };
         /** Search */
-        Search: {
+        Search: ("auto" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4360,7 +4360,7 @@ export interface components {
         };
         /**
          * ExperimentPatch
-         * @description What may be changed of an experiment, at any time. Fields that are left out stay as they are.
+         * @description The fields of an experiment that may be changed at any time. Fields that are left out stay as they are.
          */
         ExperimentPatch: {
             /**
@@ -4423,7 +4423,7 @@ export interface components {
         };
         /**
          * ReplayRequest
-         * @description What to replay the experiment with.
+         * @description The scheduler to replay the experiment with, and its options.
          */
         ReplayRequest: {
             /**
@@ -4496,7 +4496,7 @@ export interface components {
         };
         /**
          * Continuation
-         * @description What continuing an experiment takes.
+         * @description The changes to make when an experiment is continued.
          */
         Continuation: {
             /**

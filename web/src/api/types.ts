@@ -8,6 +8,7 @@ export type Experiment = Schemas["Experiment"];
 export type Trial = Schemas["Trial"];
 export type TrialWithSegments = Schemas["TrialDetail"];
 export type Segment = Schemas["Segment"];
+export type CheckpointItem = Schemas["CheckpointItem"];
 export type Failure = Schemas["Failure"];
 export type Curves = Schemas["Curves"];
 export type Series = Schemas["Series"];

@@ -1,7 +1,7 @@
-import { Button, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Link, useNavigate, useParams } from "react-router";
+import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -32,7 +32,6 @@ import { Progress } from "../parts/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
-import { TrialDrawer } from "../parts/TrialDrawer";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
 import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
@@ -44,6 +43,7 @@ import { useAddress, type Address } from "./useAddress";
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
@@ -80,6 +80,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
   const opened = useTrialNumbered(live, selected);
   const open = opened !== undefined;
+  // The drawer is loaded when a trial is first opened.
+  const [wasOpen, setWasOpen] = useState(open);
+  if (open && !wasOpen) setWasOpen(true);
   const pickText = address.get("pick");
   const picked = useMemo(() => parseNumbers(pickText), [pickText]);
   const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
@@ -104,10 +107,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
-  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
+  const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report if nobody looks at them.
+  // Compute the dimensions only if somebody looks at them, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null;
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
@@ -293,16 +296,25 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           </Suspense>
         </Tabs.Panel>
       </Tabs>
-      <TrialDrawer
-        experiment={experiment}
-        trial={opened}
-        rank={rank}
-        onSelect={select}
-        onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
-        address={address}
-      />
+      {wasOpen && (
+        <Suspense fallback={null}>
+          <TrialDrawer
+            experiment={experiment}
+            trial={opened}
+            rank={rank}
+            onSelect={select}
+            onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+            address={address}
+          />
+        </Suspense>
+      )}
     </div>
   );
+}
+
+/** "Set-up" and "set-up" are the same tab in an address. */
+function slug(text: string): string {
+  return text.toLowerCase().replace(/[^a-z]/g, "");
 }
 
 /** Return true if trials take over each other's weights in this search. */
@@ -310,7 +322,7 @@ function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
-/** With the values that choices stand for in the place of their indices. */
+/** Return the trials with the values of choices in place of their indices. */
 function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
   if (Object.keys(labels).length === 0) return trials;
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
@@ -384,9 +396,6 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       </div>
       <Group gap={6}>
         <Actions experiment={experiment} />
-        <Button component={Link} to={`/new?clone=${experiment.id}`} size="compact-sm" variant="default">
-          Clone
-        </Button>
       </Group>
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">

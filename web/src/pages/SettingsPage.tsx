@@ -15,7 +15,7 @@ const ROLES = [
   { value: "admin", label: "admin: also makes tokens" },
 ];
 
-/** Who may use this service, and who changed what. */
+/** The settings: who may use this service, and who changed what. */
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });

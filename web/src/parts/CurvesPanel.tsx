@@ -44,18 +44,16 @@ const LINEAR_OR_LOG = [
 
 const TOP = [5, 10, 25, 100] as const;
 
-/** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
+/** Return the default axes: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
   address: Pick<Address, "get">,
 ): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
   const rungs = rungLevels(experiment);
-  let single = experimentEnded(experiment.state);
-  for (const trial of trials) {
-    if (!single) break;
-    single = trial.iteration <= 1;
-  }
+  // Before the trials are loaded, assume that they report more than once, as most do.
+  const known = [...trials];
+  const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
   const asked = address.get("x");
   const x: XAxis = asked === "time" || asked === "step" ? asked : single ? "time" : "step";
   const scale = address.get("xs");
