@@ -213,6 +213,8 @@ def test_a_script_that_is_killed_takes_its_processes_along_and_is_resumed_from_c
 def test_ctrl_c_pauses_a_script_and_resume_goes_on(script: subprocess.Popen[str], tmp_path: Path) -> None:
     until(lambda: reported(script, 3))
     script.send_signal(signal.SIGINT)
+    with Store.open(Settings.from_env().database_url) as store:
+        until(lambda: store.experiments.named("mine")[0].state == "pausing")
     (tmp_path / "go").touch()
     output, _ = script.communicate(timeout=60)
     assert "paused; continue with: tuner resume" in output
