@@ -99,7 +99,7 @@ class Host:
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
+        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
@@ -349,7 +349,7 @@ class Host:
 
         keep_groups: keep groups without GPUs until their idle timeout.
         """
-        async with self._starting:  # a start that is under way would go on with a closed database
+        async with self._starting:  # a start that is under way would continue with a closed database
             if self.tasks:
                 return
             await self._end_tasks(self._background)
@@ -526,13 +526,13 @@ class Host:
                     await self._take_experiments()
                 self._reading = True
             except Exception:
-                if self._reading:  # once for an outage, which may last
+                if self._reading:  # log an outage only once, since it may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -556,7 +556,7 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
-        """Begin to drive experiments that have no living driver, as far as that is for this host to do."""
+        """Begin to drive the experiments without a living driver that this host should drive."""
         now = time.time()
         busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
         # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.

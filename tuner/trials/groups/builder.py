@@ -61,7 +61,7 @@ class GroupBuilder:
         # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
         self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
-        self._placed_before: set[Key] = set()  # what room groups had that have been placed
+        self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0

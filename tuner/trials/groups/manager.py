@@ -28,7 +28,7 @@ _URGENT = ("stop", "cancel")
 
 
 class Logs(Protocol):
-    """Keeps what the ranks print."""
+    """Stores the output of the ranks."""
 
     def end(
         self,
