@@ -128,7 +128,7 @@ def test_a_column_of_a_trial(copy: Path) -> None:
             store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), 0.0)
             page, total = store.trials.sorted_page(made.id, sort="-gpu_s", where=["gpu_s>1"])
             assert [trial.gpu_s for trial in page.items] == [2.5, 1.5]
-            assert schemas.Trial.of(page.items[0]).model_dump()["gpu_s"] == 2.5
+            assert schemas.Trial.of(page.items[0], made).model_dump()["gpu_s"] == 2.5
             found = create_app(Settings(), store).openapi()["components"]["schemas"]["Trial"]["properties"]
             assert found["gpu_s"]["description"] == "seconds of its GPUs"
     """
