@@ -755,5 +755,5 @@ def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.Mon
     assert short.count((True, SHORT_ROWS)) > 0.8 * len(short), (
         "how long a report takes is known after the first few decisions"
     )
-    assert long_fits > 0
-    assert short_fits == 0, "all of the training takes less than a fit"
+    assert long_fits >= 5
+    assert short_fits <= 1, "all of the training takes less than a fit; the first one comes before that is known"
