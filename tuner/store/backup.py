@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Copies of a database: made while it is in use, and put back. A copy is an SQLite file, also of a PostgreSQL database."""
+=======
+"""Back up an SQLite database while it is in use, and restore it."""
+>>>>>>> main
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def backup(url: str, target: Path) -> int:
 
 
 def restore(url: str, source: Path, *, force: bool = False) -> None:
-    """Replace the database by a backup. End services and searches first: they would go on with what they know.
+    """Replace the database by a backup. End services and searches first: they would continue with the old state that they hold.
 
     Args:
         url: The database.

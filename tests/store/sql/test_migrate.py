@@ -126,6 +126,8 @@ def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> N
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
         connection.exec_driver_sql("INSERT INTO metric_key (experiment_id, name) VALUES (99, 'loss')")
     engine.dispose()
-    with Store.open(url) as store:
-        with pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"):
-            store.migrate()
+    with (
+        Store.open(url) as store,
+        pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"),
+    ):
+        store.migrate()
