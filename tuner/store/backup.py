@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Copies of a database: made while it is in use, and put back. A copy is an SQLite file, also of a PostgreSQL database."""
-=======
-"""Back up an SQLite database while it is in use, and restore it."""
->>>>>>> main
+"""Back up a database while it is in use, and restore it. A backup is an SQLite file, also of a PostgreSQL database."""
 
 from __future__ import annotations
 
