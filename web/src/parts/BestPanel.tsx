@@ -1,9 +1,12 @@
 import type { Experiment, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
+import { csv } from "../charts/save";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./parts.module.css";
 import { useNow } from "./useNow";
 
@@ -25,7 +28,18 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
   const soFar = curves.data?.best_so_far;
   return (
     <>
-      <Panel title={`Best ${experiment.metric} so far`}>
+      <Panel
+        title={`Best ${experiment.metric} so far`}
+        aside={
+          soFar && (
+            <SaveMenu
+              name={`${experiment.name} best ${experiment.metric}`}
+              csv={() => csv([["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])])}
+              call={curvesCall(experiment.id, experiment.metric, x)}
+            />
+          )
+        }
+      >
         {soFar && soFar.x.length > 0 ? (
           <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
         ) : (

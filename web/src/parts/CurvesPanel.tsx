@@ -2,6 +2,7 @@ import { SegmentedControl, Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
 import { curvesCsv } from "../charts/save";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
@@ -173,7 +174,7 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} />
+          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, x)} />
         </div>
       }
     >
