@@ -65,13 +65,7 @@ export function ScatterChart(props: ScatterChartProps) {
     const shades = palette(theme);
     if (heat) {
       context.globalAlpha = 0.55;
-      const [w, h] = [(px(1) - px(0)) / heat.columns, (py(0) - py(1)) / heat.rows];
-      heat.shares.forEach((share, i) => {
-        if (share === null) return;
-        const [column, row] = [i % heat.columns, Math.floor(i / heat.columns)];
-        context.fillStyle = shades[shade(share)]!;
-        context.fillRect(px(0) + column * w, py(0) - (row + 1) * h, w + 0.5, h + 0.5);
-      });
+      context.drawImage(pictureOf(heat, shades), px(0), py(1), px(1) - px(0), py(0) - py(1));
       context.globalAlpha = 1;
     }
     if (steps && steps.length > 0) {
@@ -210,6 +204,19 @@ export function ScatterChart(props: ScatterChartProps) {
       )}
     </div>
   );
+}
+
+/** A pixel for each cell; the browser smooths it when it is drawn larger. */
+function pictureOf({ columns, rows, shares }: Heat, shades: readonly string[]): HTMLCanvasElement {
+  const picture = document.createElement("canvas");
+  [picture.width, picture.height] = [columns, rows];
+  const context = picture.getContext("2d")!;
+  shares.forEach((share, i) => {
+    if (share === null) return;
+    context.fillStyle = shades[shade(share)]!;
+    context.fillRect(i % columns, rows - 1 - Math.floor(i / columns), 1, 1);
+  });
+  return picture;
 }
 
 function short(text: string): string {

@@ -61,31 +61,23 @@ describe("the best so far by number", () => {
 });
 
 describe("the means between trials", () => {
+  const numbers = { columns: 25, rows: 1, categoriesAcross: null, categoriesUp: null };
+
   it("are near a trial its own share, between two of them their mean, and empty far away", () => {
-    const { shares, columns } = heatOf(
-      [
-        { number: 0, x: 0.02, y: 0.5 },
-        { number: 1, x: 0.22, y: 0.5 },
-        { number: 2, x: null, y: 0.5 },
-      ],
-      (number) => number,
-      25,
-      1,
-    );
-    expect(columns).toBe(25);
+    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5 }));
+    const { shares } = heatOf(dots, (number) => number, numbers);
     expect(shares[0]!).toBeLessThan(0.15);
     expect(shares[5]!).toBeGreaterThan(0.85);
     expect(shares[20]).toBeNull();
-    const middle = heatOf(
-      [
-        { number: 0, x: 0.4, y: 0.5 },
-        { number: 1, x: 0.6, y: 0.5 },
-      ],
-      (number) => number,
-      1,
-      1,
-    );
-    expect(middle.shares[0]).toBeCloseTo(0.5, 9);
+    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5 }));
+    expect(heatOf(two, (number) => number, { ...numbers, columns: 1 }).shares[0]).toBeCloseTo(0.5, 9);
+  });
+
+  it("do not mix the trials of two categories", () => {
+    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5 }));
+    const { shares } = heatOf(dots, (number) => number, { ...numbers, columns: 20, categoriesAcross: 2 });
+    expect(shares.slice(5, 10)).toEqual([0, 0, 0, 0, 0]);
+    expect(shares.slice(10, 15)).toEqual([1, 1, 1, 1, 1]);
   });
 });
 

@@ -65,6 +65,14 @@ export interface Heat {
   shares: (number | null)[];
 }
 
+export interface Grid {
+  columns: number;
+  rows: number;
+  /** How many categories an axis has; null for numbers. Trials of another category say nothing about a cell. */
+  categoriesAcross: number | null;
+  categoriesUp: number | null;
+}
+
 const WIDTH = 0.09;
 /** Less weight than that of one trial at about two and a half widths says nothing. */
 const LEAST = 0.05;
@@ -73,7 +81,11 @@ const LEAST = 0.05;
  * Return the mean of nearby trials at each cell of a grid, weighted by a Gaussian of their distance. `shareOf` is a trial's place
  * from 0 for the worst to 1 for the best. Trials that lack one of the two parameters are left out.
  */
-export function heatOf(dots: readonly Dot[], shareOf: (number: number) => number, columns = 44, rows = 30): Heat {
+export function heatOf(dots: readonly Dot[], shareOf: (number: number) => number, grid: Grid): Heat {
+  const { columns, rows, categoriesAcross, categoriesUp } = grid;
+  // Within a category positions mean nothing, and another category is infinitely far.
+  const apart = (a: number, b: number, categories: number | null) =>
+    categories === null ? a - b : Math.floor(a * categories) === Math.floor(b * categories) ? 0 : Infinity;
   const known = dots.flatMap(({ number, x, y }) =>
     x === null || y === null ? [] : [{ x, y, share: shareOf(number) }],
   );
@@ -83,7 +95,8 @@ export function heatOf(dots: readonly Dot[], shareOf: (number: number) => number
       const [cx, cy] = [(column + 0.5) / columns, (row + 0.5) / rows];
       let [sum, weights] = [0, 0];
       for (const { x, y, share } of known) {
-        const weight = Math.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * WIDTH * WIDTH));
+        const [dx, dy] = [apart(x, cx, categoriesAcross), apart(y, cy, categoriesUp)];
+        const weight = Math.exp(-(dx * dx + dy * dy) / (2 * WIDTH * WIDTH));
         sum += weight * share;
         weights += weight;
       }

@@ -40,8 +40,13 @@ export function ContourPanel({ experiment, trials, dimensions, where, address, .
   );
   const heat = useMemo(() => {
     const shown = only ? dots.filter((dot) => only.has(dot.number)) : dots;
-    return heatOf(shown, (number) => shareOfRank(rank.get(number), rankedOf(rank)));
-  }, [dots, rank, only]);
+    return heatOf(shown, (number) => shareOfRank(rank.get(number), rankedOf(rank)), {
+      columns: 48,
+      rows: 30,
+      categoriesAcross: across?.range ? null : (across?.categories.length ?? null),
+      categoriesUp: up?.range ? null : (up?.categories.length ?? null),
+    });
+  }, [dots, rank, only, across, up]);
   if (!across || !up) return null;
   const choose = (key: string, label: string, value: string) => (
     <Select

@@ -116,7 +116,7 @@ export function CurvesPanel({
         metrics.length > 1 ? (
           <Select
             size="xs"
-            w={170}
+            w={140}
             aria-label="Metric"
             allowDeselect={false}
             data={metrics}
@@ -154,7 +154,7 @@ export function CurvesPanel({
           />
           <Select
             size="xs"
-            w={96}
+            w={88}
             aria-label="How many curves"
             allowDeselect={false}
             data={[{ value: "", label: "all" }, ...TOP.map((one) => ({ value: String(one), label: `best ${one}` }))]}
