@@ -30,7 +30,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.driver.hosts.link": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
-        "tuner.driver.hosts.host": SLOW,
+        "tuner.driver.hosts.start": SLOW,
     },
     "tuner.driver.parts": {
         "tuner": SLOW,

@@ -166,7 +166,7 @@ class Spec:
     )
     # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
     earlier: Mapping[str, Any] = field(default_factory=dict)
-    forked_from: str | None = None  # the public id of the experiment whose spec this one began with
+    forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
     )

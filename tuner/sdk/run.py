@@ -264,7 +264,7 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         if record.source == "study":
             raise Conflict(
-                f"{record.public_id} is a study, whose trials a script runs: go on with it by tuner.create_study"
+                f"{record.public_id} is a study, whose trials a script runs: continue it with tuner.create_study"
             )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
@@ -293,7 +293,7 @@ def _brings_code(store: Store, spec: Spec) -> bool:
 
 
 LARGE_BYTES = 50_000_000
-"""There is a warning if the pickled training function is larger than this."""
+"""The size in bytes above which a pickled training function gets a warning."""
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
@@ -351,7 +351,7 @@ def _drive(
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    # These load Ray, which takes a second or two; the line above says so first.
+    # These imports load Ray, which takes a second or two. The line above has said so.
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
 
@@ -370,7 +370,9 @@ def _drive(
                     with interrupts.heard():
                         _follow(store, experiment_id, progress, interrupts)
                     break
-                time.sleep(settings.lease_s)  # until the lease of a driver that died on another machine has expired
+                time.sleep(
+                    settings.lease_s
+                )  # wait until the lease of a driver that died on another machine has expired
             except DEAD:
                 if attempt == 2 or interrupts.count > 1:
                     kept.shutdown()

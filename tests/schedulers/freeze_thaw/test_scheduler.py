@@ -32,7 +32,7 @@ from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
 
 class FitDrive(Drive):
-    """Also returns model fits, late and in any order among the other events."""
+    """Returns model fits, too: late, and in any order among the other events."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self.fits: list[Any] = []

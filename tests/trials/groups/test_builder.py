@@ -1,4 +1,4 @@
-"""Why workers did not start. What needs a cluster is in `test_pool`."""
+"""Test the errors of workers that did not start. `test_pool` builds groups on a cluster."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from tuner.api.schemas.experiments import (
     Share,
     labels,
 )
+from tuner.api.schemas.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
 from tuner.api.schemas.forms import (
     WORDS,
     ErrorItem,
@@ -67,6 +68,7 @@ from tuner.api.schemas.trials import (
     TrialPage,
     TrialSample,
 )
+from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
     "WORDS",
@@ -92,6 +94,7 @@ __all__ = [
     "Decision",
     "DecisionKind",
     "DecisionPage",
+    "Delivery",
     "DryRun",
     "Enqueue",
     "ErrorItem",
@@ -100,6 +103,10 @@ __all__ = [
     "ExperimentPage",
     "Failure",
     "Finished",
+    "Forecast",
+    "ForecastEnd",
+    "ForecastMore",
+    "ForecastRange",
     "Fork",
     "Health",
     "Importances",
@@ -139,6 +146,8 @@ __all__ = [
     "TrialSample",
     "Usage",
     "UsageSeries",
+    "Webhook",
+    "WebhookList",
     "labels",
     "mode_of",
     "rfc3339",

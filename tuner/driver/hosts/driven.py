@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
-"""`RayGroups.draw`."""
+"""The type of `RayGroups.draw`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,9 @@ class RayGroups:
         return await ray.remote(num_cpus=0)(function).remote(*args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        if not is_ours(searcher, "tuner.search."):  # the user's own: it runs where the training code would
+        if not is_ours(
+            searcher, "tuner.search."
+        ):  # a searcher of the user's: it runs on the machines of the training code
             return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
         experiment = self.record.public_id
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)

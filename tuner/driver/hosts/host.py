@@ -11,33 +11,30 @@ import contextlib
 import gc
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
-from packaging.version import Version
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tuner import __version__, log_format
+from tuner import log_format
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
-from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
+from tuner.driver.hosts.candidates import Candidates
+from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
-from tuner.driver.hosts.owners import owner_is_dead, owner_name
+from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, NewerHost, Retryable, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
@@ -56,17 +53,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
-SCRIPTS = ("python", "study")
-"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
-
-WITNESS_S = 2.0
-"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
-
-A holder that could not reach the database for a while renews its leases within `POLL_S` seconds once it can.
-"""
-
-LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
 """Seconds between two looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
@@ -75,12 +61,6 @@ LOGS_S = 10.0
 """Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
-
-
-_VERSION = "-v"
-"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
-ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
 
 ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
@@ -111,13 +91,10 @@ class Host:
         self._serving = self._adopting = False
         self._attended_at = float("-inf")  # when a service called the last time
         self._news: list[str] = []  # lines for the log of the service
-        self._offered: set[str] = set()  # public ids
-        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
-        self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
+        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
-        self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
@@ -181,7 +158,7 @@ class Host:
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
+        """Run a function on a node, or here if the node is unknown: in an earlier cluster, it may have been this machine."""
         if node != self.node and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
@@ -194,7 +171,7 @@ class Host:
         adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
         gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
         """
-        self._gone |= set(gone) - {self.owner}
+        self._candidates.add_dead(gone)
         self._serving = self._serving or serve
         if serve:
             self._adopting = adopt
@@ -362,7 +339,7 @@ class Host:
 
         keep_groups: keep groups without GPUs until their idle timeout.
         """
-        async with self._starting:  # a start that is under way would go on with a closed database
+        async with self._starting:  # a start that is under way would continue with a closed database
             if self.tasks:
                 return
             await self._end_tasks(self._background)
@@ -411,7 +388,7 @@ class Host:
 
     async def _drive_alone(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
-        if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
+        if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
@@ -539,13 +516,13 @@ class Host:
                     await self._take_experiments()
                 self._reading = True
             except Exception:
-                if self._reading:  # once for an outage, which may last
+                if self._reading:  # log an outage only once, since it may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -569,144 +546,21 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
+        """Begin to drive the experiments without a living driver that this host should drive."""
         now = time.time()
-        free = await asyncio.to_thread(self.store.drivers.claimable, now)
-        free += await asyncio.to_thread(self._left_by_the_dead, now)
-        found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
-        if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
-            # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
-            found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        found = self._without_fresh(found)
-        theirs = [record.id for record in found if record.source in SCRIPTS]
-        commands = await asyncio.to_thread(self.store.commands.pending, theirs)
-        cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
-        for record in found:
+        busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
+        # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.
+        outage = time.monotonic() < self._failed_at + self.settings.lease_s / 2
+        found = await asyncio.to_thread(self._candidates.find, now, busy=busy, outage=outage, adopt=self._adopting)
+        for record, why, adopted in found.to_drive:
             if record.id in self.tasks:
                 continue
-            if record.source not in SCRIPTS:
-                self._take_up(record, "it was created over the API")
-            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
-                self._take_up(record, "it is to be cancelled")
-            elif record.abandoned(now) and self._adopting:
+            if adopted:
                 await self.write(self.store.drivers.adopt, record.id)
-                self._take_up(record, "its script is gone, and this service adopts such experiments")
-            elif record.abandoned(now) and record.public_id not in self._offered:
-                self._offered.add(record.public_id)
-                self._news.append(how_to_go_on(record))
-
-    def _without_fresh(self, found: Sequence[ExperimentRecord]) -> list[ExperimentRecord]:
-        """Return the records without those whose lease has been seen expired for less than `WITNESS_S`.
-
-        This host may have begun when an outage of the database had just ended, and so know nothing of it.
-        """
-        now, before, self._expired = time.monotonic(), self._expired, {}
-        ready = []
-        for record in found:
-            if record.driver_owner in (None, self.owner) or self._is_gone(record.driver_owner):
-                ready.append(record)
-                continue
-            epoch, since = before.get(record.id, (0, 0.0))
-            if epoch != record.driver_epoch:
-                epoch, since = record.driver_epoch, now
-            self._expired[record.id] = (epoch, since)
-            if now >= since + WITNESS_S:
-                ready.append(record)
-        return ready
-
-    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
-        if time.monotonic() < self._leases_read_at + LEASES_S:
-            return []
-        self._leases_read_at = time.monotonic()
-        return [r for r in self.store.drivers.claimable(now, leased_from=self.owner) if self._is_gone(r.driver_owner)]
-
-    def _is_gone(self, owner: str | None) -> bool:
-        return owner in self._gone or owner_is_dead(owner)
-
-    def _take_up(self, record: ExperimentRecord, why: str) -> None:
-        self._offered.discard(record.public_id)
-        self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
-        self._begin(record)
+            self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
+            self._begin(record)
+        self._news += [how_to_go_on(record) for record in found.to_offer]
 
 
 def _key(command: CommandRecord) -> CommandKey:
     return command.id, command.experiment_id, command.created_at
-
-
-def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of this package has started.
-
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
-
-    Raises:
-        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
-            no experiment would go on.
-    """
-    base, ended = _base_name(settings), []
-    for name in sorted(_names_of_hosts()):
-        version = name.removeprefix(base)
-        if (
-            name == _shared_name(settings)
-            or not name.startswith(base)
-            or (version and not version.startswith(_VERSION))
-        ):
-            continue
-        try:
-            host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has just ended
-            continue
-        status: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            status = ray.get(host.status.remote(), timeout=ANSWER_S)
-        number = version.removeprefix(_VERSION)
-        if number and status.get("attended") and Version(number) > Version(__version__):
-            raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
-                "none while that one runs: update it, or end the other one"
-            )
-        owner = status.get("owner")
-        ray.kill(host)
-        until = time.monotonic() + ANSWER_S
-        while (
-            name in _names_of_hosts() and time.monotonic() < until
-        ):  # once it is gone, its placement groups are orphans
-            time.sleep(0.05)
-        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
-    return ended
-
-
-def _names_of_hosts() -> set[str]:
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return {
-        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
-    }
-
-
-def _base_name(settings: Settings) -> str:
-    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
-
-
-def _shared_name(settings: Settings) -> str:
-    return f"{_base_name(settings)}{_VERSION}{__version__}"
-
-
-def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """Start the actor and return its handle.
-
-    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
-    service never uses a host that runs the code of another version.
-    """
-    name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "max_concurrency": 10_000,
-        "namespace": NAMESPACE,
-        "name": name,
-        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
-    }
-    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
-        here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
-    if shared:
-        options |= {"lifetime": "detached", "get_if_exists": True}
-    return ray.remote(Host).options(**options).remote(settings, name)

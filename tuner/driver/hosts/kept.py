@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 from tuner.driver.hosts.cluster import DEAD, connect
-from tuner.driver.hosts.host import start_host
+from tuner.driver.hosts.start import start_host
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0

@@ -42,7 +42,7 @@ from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
-FIRST_TRIALS = 8  # chosen without the model
+FIRST_TRIALS = 8  # the first trials, which are chosen without the model
 FIRST_BESIDE = 4  # if earlier experiments are known, as many as this beside the configurations that were good there
 KEPT_TIMES = 64  # number of measured times in a median
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
@@ -141,7 +141,7 @@ class FreezeThawScheduler(Scheduler):
         self._learned = Learned.of(context.earlier, self._cube)
 
     def amend(self, context: SchedulerContext) -> None:
-        """Take in changes. Added trials raise a derived budget, even one that is spent, so that they run."""
+        """Adapt to changes by a user. Added trials raise a derived budget, even one that is spent, so that they run."""
         before, now = self.context.num_samples, context.num_samples
         super().amend(context)
         state: FreezeThawState = self.state

@@ -68,11 +68,11 @@ class GroupBuilder:
         # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
         self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
         self._node = ray.get_runtime_context().get_node_id()
-        self._placed_before: set[Key] = set()  # what room groups had that have been placed
+        self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
-        """How many groups are being ended. Ray may still count their resources as used."""
+        """The number of groups that are being ended. Ray may still count their resources as used."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         """Build a new group. If that fails or is cancelled, end what has been started.

@@ -30,7 +30,7 @@ class Findings:
     """The traces that a dead rank has left on its node."""
 
     log_tail: str = ""
-    oom_kills: int = 0  # on the node so far
+    oom_kills: int = 0  # the number of OOM kills on the node so far
     node_alive: bool = True
 
 
@@ -105,7 +105,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
-    if type(error).__name__ == "ActorUnavailableError":  # the rest of its text may be about any process
+    if type(error).__name__ == "ActorUnavailableError":  # the rest of Ray's text may be about any process
         return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer is lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"

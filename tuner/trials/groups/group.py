@@ -29,7 +29,7 @@ class Group:
     codes: set[str] = field(default_factory=set)  # hashes of the functions that its ranks have
     runs: int = 0
     expiry: asyncio.TimerHandle | None = None  # while it is idle
-    experiment: str = ""  # which has it, or had it last
+    experiment: str = ""  # the experiment that has it, or had it last
     turn_began: float = 0.0  # when that experiment got it
     held_since: float = 0.0  # when it got its room, or was given to its present segment
 

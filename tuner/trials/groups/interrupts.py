@@ -13,7 +13,7 @@ from tuner.trials.groups.segment_run import SegmentRun, answer
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 0.2  # between two attempts to reach a rank
+_AGAIN_S = 0.2  # seconds between two attempts to reach a rank
 
 
 class Interrupts:
@@ -40,7 +40,7 @@ class Interrupts:
                 return  # the segment ends, and its ranks with it
             finally:
                 release = asyncio.create_task(_release(run, actors, interrupt, milestone))
-                self._releases.add(release)  # goes on if this task is cancelled
+                self._releases.add(release)  # the release continues if this task is cancelled
                 release.add_done_callback(self._releases.discard)
             await asyncio.shield(release)
             if milestone is not None:

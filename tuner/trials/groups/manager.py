@@ -37,7 +37,7 @@ _URGENT = ("stop", "cancel")
 
 
 class Logs(Protocol):
-    """Keeps what the ranks print."""
+    """Stores the output of the ranks."""
 
     def end(
         self,

@@ -74,7 +74,7 @@ class Pool:
         self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
-        ] = {}  # being built, and nobody waits for them
+        ] = {}  # groups that are being built and that nobody waits for
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -306,7 +306,7 @@ class Pool:
     # The cluster
 
     async def _look(self) -> None:
-        """Look at what waits every `_LOOK_S`, as long as anything does: nodes come and go, and time earns reservations."""
+        """Dispatch every `_LOOK_S` as long as a segment waits, since nodes come and go, and reservations begin with time."""
         while self._admission.queued and not self._closed:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray does not answer for a moment

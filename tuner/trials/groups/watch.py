@@ -168,7 +168,7 @@ class Watch:
         warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
-        if reports == 0 and not self._run.launch.start_iteration:  # otherwise it continued from its own end
+        if reports == 0 and not self._run.launch.start_iteration:  # else there was nothing left to train
             return failed(await self._no_report())
         return Outcome(kind="returned", reports=reports, warning=warning)
 
@@ -254,7 +254,9 @@ def failed(failure: Failure, reports: int = 0) -> Outcome:
 
 
 def _ready_s(launch: Launch) -> float:
-    maybe_elsewhere = launch.checkpoint is not None and launch.checkpoint.node is not None  # then it has to be copied
+    maybe_elsewhere = (
+        launch.checkpoint is not None and launch.checkpoint.node is not None
+    )  # the checkpoint then has to be copied
     return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 

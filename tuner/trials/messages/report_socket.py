@@ -156,7 +156,7 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # notices a driver whose machine is gone
+                with contextlib.suppress(OSError):  # so that the loss of the driver's machine is noticed
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)

@@ -526,7 +526,7 @@ class _ChannelPeers:
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
-        """Yield what has already arrived for this segment.
+        """Yield the messages for this segment that have already arrived.
 
         Drop what is left of earlier segments: nobody reads it any more, and a full socket would make rank 0 wait.
         """
@@ -550,7 +550,7 @@ class _ChannelPeers:
         self._channel_server.broadcast(("report", self._segment))
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the next announcement. A verdict that has arrived stays for `take`, and so does all behind it."""
+        """Return the next announcement. A verdict that has arrived stays for `take`, and so do all messages after it."""
         if self._over:
             return "ended"
         assert self._channel_client is not None

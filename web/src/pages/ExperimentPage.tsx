@@ -1,7 +1,7 @@
-import { Button, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Link, useNavigate, useParams } from "react-router";
+import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -113,10 +113,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
-  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
+  const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report if nobody looks at them.
+  // Compute the dimensions only if somebody looks at them, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
@@ -353,12 +353,17 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
 }
 
+/** "Set-up" and "set-up" are the same tab in an address. */
+function slug(text: string): string {
+  return text.toLowerCase().replace(/[^a-z]/g, "");
+}
+
 /** Return true if trials take over each other's weights in this search. */
 function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
-/** With the values that choices stand for in the place of their indices. */
+/** Return the trials with the values of choices in place of their indices. */
 function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
   if (Object.keys(labels).length === 0) return trials;
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
@@ -432,9 +437,6 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       </div>
       <Group gap={6}>
         <Actions experiment={experiment} />
-        <Button component={Link} to={`/new?clone=${experiment.id}`} size="compact-sm" variant="default">
-          Clone
-        </Button>
       </Group>
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">
