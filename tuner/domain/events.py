@@ -59,6 +59,7 @@ class DriverStarted(_Event):
     KIND = "driver_started"
     epoch: int
     slots: int | None = None  # how many trials the cluster holds at once; used if the spec sets no limit
+    executor: str = ""  # where trials run and why, in words; empty if nothing is said about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

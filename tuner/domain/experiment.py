@@ -160,6 +160,9 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    executor: Literal["ray", "local"] = option(
+        "ray", "where trials run: on Ray, or in processes of this machine, one for each trial, without Ray"
+    )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,
         "earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none",

@@ -150,13 +150,16 @@ class ExperimentLoop:
 
     # ------------------------------------------------------------------------------------------------ the loop
 
-    async def run(self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None) -> ExperimentState:
+    async def run(
+        self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None, executor: str = ""
+    ) -> ExperimentState:
         """Take the experiment over and drive it until it has ended or is paused. Return its state.
 
         epoch: of this driver; every commit checks it. slots: how many trials the cluster holds at once. commands: those that
-        were waiting, by their id.
+        were waiting, by their id. executor: where trials run and why, for the log.
         """
-        self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
+        started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor)
+        self._open_inbox(started, commands or {})
         self._track(self._watch_budget())
         self._track(self._watch_gpu_hours())
         try:

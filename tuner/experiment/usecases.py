@@ -90,6 +90,9 @@ def parsed(
         code = by_value.sent(data) or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
+        if spec.executor == "local":
+            message = "a service runs trials on Ray; 'local' is for tuner.run without a service"
+            mistakes.found.append(("/executor", message))
     if mistakes.found and checker is not None:
         with mistakes:
             _check_entrypoint(data, mistakes.found, checker)
