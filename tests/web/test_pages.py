@@ -122,6 +122,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     expect(page.get_by_role("tab", name="Set-up")).to_have_attribute("aria-selected", "true")
     gone = Search(store, digits("gone", 4), start=time.time() - 7200)
     gone.advance(at_once=20)
+    store.drivers.release(gone.id, gone.epoch)
     page.goto(f"{service.url}/experiments/{gone.public_id}")
     choose("Delete")
     page.get_by_label("Type its name to confirm").fill("gone")
@@ -134,14 +135,25 @@ def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -
     page = visit("/settings")
     expect(page.get_by_text("There are none yet.")).to_be_visible()
     page.get_by_label("Name").fill("night shift")
-    page.get_by_role("button", name="Create").click()
+    page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_text("nobody can read it again")).to_be_visible()
     [token] = service.store.access.tokens()
     assert (token.name, str(token.role)) == ("night shift", "editor")
     page.get_by_role("button", name="Revoke night shift").click()
     page.get_by_role("button", name="Revoke night shift for good").click()
     expect(page.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
-    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("/api/v1/tokens")
+    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("created a token")
+    page.get_by_label("Address").fill("ftp://example.com")
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_role("alert")).to_contain_text("url")
+    page.get_by_label("Address").fill("https://example.com/hook")
+    page.get_by_role("button", name="is paused").click()
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_text("The key that signs its messages.")).to_be_visible()
+    [hook] = service.store.webhooks.all()
+    assert set(hook.events) == {"experiment.paused", "experiment.completed", "experiment.failed"}
+    page.get_by_role("button", name="Messages").click()
+    expect(page.get_by_text("Nothing has been sent yet.")).to_be_visible()
 
 
 def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Search) -> None:
@@ -152,16 +164,23 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     page.get_by_role("option", name="all").click()
     wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
     with page.expect_download() as saved:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="CSV").click()
+        menu = page.get_by_role("group", name="Save this chart").first
+        menu.get_by_role("button", name="CSV").click()
     lines = saved.value.path().read_text().split()
     assert lines[0] == "trial,segment,step,accuracy"
     assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
     with page.expect_download() as picture:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="PNG").click()
+        menu.get_by_role("button", name="PNG").click()
     assert picture.value.suggested_filename == "older_accuracy.png"
     content = picture.value.path().read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 5_000
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    menu.get_by_role("button", name="copy").click()
+    for label, begin in (("link", page.url), ("Python", "import tuner"), ("curl", "curl --get 'http://127.0.0.1")):
+        page.get_by_role("button", name=f"as {label}").click()
+        expect(page.get_by_role("button", name="copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").startswith(begin)
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])
