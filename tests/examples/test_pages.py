@@ -23,7 +23,7 @@ def blocks(page: str) -> dict[str, str]:
 
 CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
 SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
-OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
+OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # these run Ray's own code, which takes a minute
 SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY]
 
 
