@@ -30,8 +30,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.driver.hosts.link": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
-        "tuner.driver.hosts.host": SLOW,
+        "tuner.driver.hosts.start": SLOW,
     },
+    "tuner.driver.hosts.host": {"tuner.driver.hosts.ray_executor": SLOW},
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
@@ -46,6 +47,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.experiment.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
+    "tuner.sdk.executors": {
+        "tuner.driver.hosts.local_executor": SLOW,
+        "tuner.trials.groups": SLOW,
+    },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {

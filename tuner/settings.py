@@ -170,7 +170,7 @@ def _bytes(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    """Return the number, or -1 if the text is none or it is infinite."""
+    """Return the number, or -1 if the text is not a finite number."""
     try:
         number = float(text)
     except ValueError:

@@ -509,6 +509,10 @@ class AsyncExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, await self._get("/importance"))
 
+    async def forecast(self, hours: float = 1.0) -> schemas.Forecast:
+        """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
+        return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))
+
     async def best(self) -> schemas.Best | None:
         """Return the best trial so far, with its value and its configuration, or None if there is none."""
         return (await self.get()).best

@@ -505,6 +505,10 @@ class ExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, self._get("/importance"))
 
+    def forecast(self, hours: float = 1.0) -> schemas.Forecast:
+        """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
+        return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
+
     def best(self) -> schemas.Best | None:
         """Return the best trial so far, with its value and its configuration, or None if there is none."""
         return (self.get()).best

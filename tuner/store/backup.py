@@ -1,4 +1,4 @@
-"""Copies of an SQLite database: made while it is in use, and put back."""
+"""Back up an SQLite database while it is in use, and restore it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def backup(url: str, target: Path) -> int:
 
 
 def restore(url: str, source: Path, *, force: bool = False) -> None:
-    """Replace the database by a backup. End services and searches first: they would go on with what they know.
+    """Replace the database by a backup. End services and searches first: they would continue with the old state that they hold.
 
     Args:
         url: The database.

@@ -216,7 +216,7 @@ class Experiments:
                 whole = {**json.loads(spec), **merged}
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
-                if cursor.rowcount != 1:  # PostgreSQL lets another process commit between the two statements
+                if cursor.rowcount != 1:  # in PostgreSQL, another process can commit between the two statements
                     raise Stale(f"the experiment was changed meanwhile: it is not at revision {present} any more")
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
@@ -333,7 +333,7 @@ def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | Non
 
 
 def _asked(spec: Mapping[str, Any]) -> Any:
-    """Return what of a stored spec was part of the request."""
+    """Return the part of a stored spec that came from the request."""
     found = {**spec, "earlier": None, "resolved": None}
     return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 

@@ -24,15 +24,17 @@ from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRestarted
+from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, choose_next
 from tuner.schedulers.freeze_thaw.budget import FINISH_TRIES
 from tuner.schedulers.freeze_thaw.levels import levels
-from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _Cache
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS
+from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, SHORT_ROWS, FreezeThawScheduler, _Cache
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
 
 class FitDrive(Drive):
-    """Also returns model fits, late and in any order among the other events."""
+    """Returns model fits, too: late, and in any order among the other events."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self.fits: list[Any] = []
@@ -728,3 +730,31 @@ def test_shares_are_between_nothing_and_all(option: str) -> None:
 def test_json_builds_an_equal_scheduler() -> None:
     data = json.loads(json.dumps(FreezeThawScheduler(max_t=9, thaw=0.4).to_json()))
     assert from_json(data).to_json() == data
+
+
+def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, int]] = []
+
+    def noted(inputs: DecisionInputs, *more: Any) -> Any:
+        asked.append((inputs.few, inputs.rows))
+        return choose_next(inputs, *more)
+
+    monkeypatch.setattr("tuner.schedulers.freeze_thaw.scheduler.choose_next", noted)
+
+    def search(seconds: float) -> tuple[int, list[tuple[bool, int]]]:
+        def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+            for step in range((checkpoint or 0) + 1, 10):
+                yield Step({"loss": (config["x"] - 0.3) ** 2 + 1 / step}, seconds, step)
+
+        asked.clear()
+        done = simulate(evaluate, {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=9, num_samples=40)
+        return sum(isinstance(entry, e.ModelFitted) for _, entry in done.log), list(asked)
+
+    short_fits, short = search(0.001)
+    long_fits, long = search(10.0)
+    assert set(long) == {(False, MAX_ROWS)}
+    assert short.count((True, SHORT_ROWS)) > 0.8 * len(short), (
+        "how long a report takes is known after the first few decisions"
+    )
+    assert long_fits > 0
+    assert short_fits == 0, "all of the training takes less than a fit"

@@ -34,6 +34,7 @@ from tuner.api.schemas.experiments import (
     Share,
     labels,
 )
+from tuner.api.schemas.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
 from tuner.api.schemas.forms import (
     WORDS,
     ErrorItem,
@@ -102,6 +103,10 @@ __all__ = [
     "ExperimentPage",
     "Failure",
     "Finished",
+    "Forecast",
+    "ForecastEnd",
+    "ForecastMore",
+    "ForecastRange",
     "Fork",
     "Health",
     "Importances",

@@ -16,11 +16,11 @@ class Usage:
         self.since: dict[int, float] = {}  # trial -> when its present group got its room
 
     def begin(self, trial: int, time: float) -> None:
-        """Take in that the group of a trial has had room since this time, unless that is known."""
+        """Note since when the group of a trial has had room, unless that is known."""
         self.since.setdefault(trial, time)
 
     def end(self, trial: int, time: float) -> None:
-        """Take in that the room of the trial's group is free."""
+        """Note that the room of the trial's group is free."""
         if (since := self.since.pop(trial, None)) is not None:
             self.ended_s += max(0.0, time - since)
 

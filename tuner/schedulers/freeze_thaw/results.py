@@ -64,8 +64,8 @@ class Results:
         repeat = np.array([repeats(int(n)) for n in numbers], dtype=bool)
         return cls(slot, level, score, numbers, best, newest, points, repeat)
 
-    def thinned(self, generator: np.random.Generator, always: int | None = None) -> Ints:
-        """Return the indices of the results that the model is shown: at most MAX_ROWS, ascending.
+    def thinned(self, generator: np.random.Generator, always: int | None = None, most: int = MAX_ROWS) -> Ints:
+        """Return the indices of the results that the model is shown: at most `most`, ascending.
 
         Results of repeats are left out: they say nothing new, and that copies agree says nothing about how similar
         neighbours are. The newest results of the best trials come first, then their earlier ones, which show how
@@ -73,7 +73,7 @@ class Results:
         fit, some are chosen at random. The newest result of slot `always` is always included.
         """
         own = np.flatnonzero(~self.repeat[self.slot])
-        if len(own) <= MAX_ROWS:
+        if len(own) <= most:
             return own
         place = np.full(len(self.best), TOP_TRIALS)
         top = self.top(TOP_TRIALS)
@@ -82,10 +82,10 @@ class Results:
         best, last = place < TOP_TRIALS, np.isin(own, self.newest)
         kind = np.where(best, np.where(last, 0, 3), np.where(last, 2, 3))
         earlier = np.flatnonzero(best & ~last)
-        kind[earlier[np.argsort(place[earlier], kind="stable")[:TOP_RESULTS]]] = 1
+        kind[earlier[np.argsort(place[earlier], kind="stable")[: TOP_RESULTS * most // MAX_ROWS]]] = 1
         if always is not None:
             kind[own == self.newest[always]] = 0
-        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:MAX_ROWS]])
+        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:most]])
 
     def top(self, count: int) -> Ints:
         """Return the slots of the best trials, best first, without repeats."""

@@ -36,13 +36,13 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import Results
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
-FIRST_TRIALS = 8  # chosen without the model
+FIRST_TRIALS = 8  # the first trials, which are chosen without the model
 FIRST_BESIDE = 4  # if earlier experiments are known, as many as this beside the configurations that were good there
 KEPT_TIMES = 64  # number of measured times in a median
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
@@ -51,6 +51,9 @@ SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
 SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
 PATIENCE = 5  # in the first full trainings the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
+SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
+SHORT_ROWS = 60  # results that the smaller model is shown
+FIT_S = 0.3  # no fit before there has been this much training, in seconds, since the last one
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
 PRIOR = Prior()
@@ -141,7 +144,7 @@ class FreezeThawScheduler(Scheduler):
         self._learned = Learned.of(context.earlier, self._cube)
 
     def amend(self, context: SchedulerContext) -> None:
-        """Take in changes. Added trials raise a derived budget, even one that is spent, so that they run."""
+        """Adapt to changes by a user. Added trials raise a derived budget, even one that is spent, so that they run."""
         before, now = self.context.num_samples, context.num_samples
         super().amend(context)
         state: FreezeThawState = self.state
@@ -196,6 +199,7 @@ class FreezeThawScheduler(Scheduler):
             case Fitted(payload=payload):
                 state.theta = [float(v) for v in payload["theta"]]
                 state.fitted_at = int(payload["results"])
+                state.fitted_spent = state.spent
                 state.fits += 1
                 state.ordinal += 1
 
@@ -357,6 +361,7 @@ class FreezeThawScheduler(Scheduler):
         running = sorted(n for n in state.running if n != held)
         asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
         if self._cache.asked != asked:
+            short = self._seconds(state.spent / max(len(state.results), 1)) < SHORT_S
             inputs = DecisionInputs(
                 results=self._results(trials),
                 levels=np.array(self._levels),
@@ -370,7 +375,8 @@ class FreezeThawScheduler(Scheduler):
                 may_start=may_start,
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
-                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+                few=not self._cube.discrete and (short or self._draw("few") < self._idle_share(trials)),
+                rows=SHORT_ROWS if short else MAX_ROWS,
                 earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
             )
@@ -420,6 +426,8 @@ class FreezeThawScheduler(Scheduler):
         state: FreezeThawState = self.state
         count = len(state.results)
         if count < REFIT_GROWTH * state.fitted_at + 4:
+            return None
+        if self._seconds(state.spent - state.fitted_spent) < FIT_S:
             return None
         results = self._results(trials)
         kept = results.thinned(np.random.default_rng(self._key("fit", count)))
@@ -498,6 +506,11 @@ class FreezeThawScheduler(Scheduler):
             return 0.0
         pace = statistics.median(state.pace)
         return statistics.median(state.startups) / pace if pace > 0 else 0.0
+
+    def _seconds(self, training: float) -> float:
+        """Return how many seconds this much training takes, in units of time_attr. It is infinite before that is known."""
+        pace: list[float] = self.state.pace
+        return training * statistics.median(pace) if pace else math.inf
 
     def _scout_due(self) -> bool:
         state: FreezeThawState = self.state

@@ -32,6 +32,7 @@ class FreezeThawState:
     startups: list[float] = field(default_factory=list)  # seconds, of the latest segments
     theta: list[float] = field(default_factory=list)  # parameters of the curve model
     fitted_at: int = 0  # number of results at the last fit
+    fitted_spent: float = 0.0  # `spent` at the last fit
     fits: int = 0
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
     granted: float = 0.0  # full trainings that the derived budget has at least, since users added trials

@@ -5,7 +5,17 @@ import { takeEarly } from "./early";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
 import { POINTS, SAMPLE } from "./sizes";
-import type { CheckpointItem, Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, XAxis } from "./types";
+import type {
+  CheckpointItem,
+  Decision,
+  DecisionKind,
+  Experiment,
+  Page,
+  Problem,
+  SegmentItem,
+  Webhook,
+  XAxis,
+} from "./types";
 
 export class ApiError extends Error {
   readonly status: number;
@@ -95,7 +105,16 @@ export interface TrialQuery {
 export interface NewToken {
   name: string;
   role: "viewer" | "editor" | "admin";
+  project: string | null;
   expires_days: number | null;
+}
+
+export interface NewWebhook {
+  url: string;
+  events: Webhook["events"];
+  format: Webhook["format"];
+  project: string | null;
+  threshold: number | null;
 }
 
 export interface ExperimentQuery {
@@ -121,7 +140,7 @@ export type Action = Extract<
   "pause" | "resume" | "cancel" | "kill" | "archive" | "unarchive"
 >;
 
-/** What can be changed of an experiment at any time. What is left out stays as it is. */
+/** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
 export interface ExperimentPatch {
   name?: string;
   notes?: string;
@@ -138,6 +157,13 @@ export interface ExperimentChanges {
 }
 
 export type TrialAction = "stop" | "retry";
+
+/** Another scheduler or searcher for what was recorded; null stands for the experiment's own. */
+export interface ReplayAsked {
+  scheduler: Record<string, unknown> | null;
+  search: string | null;
+  max_concurrent_trials: number | null;
+}
 
 export interface TrialFork {
   checkpoint_id: string | null;
@@ -204,12 +230,31 @@ export const api = {
       }),
       signal,
     ),
+  replay: (id: string, body: ReplayAsked) =>
+    answered(
+      http.POST("/api/v1/experiments/{experiment_id}/replay", {
+        params: { path: { experiment_id: id } },
+        body: body as never,
+      }),
+    ),
   create: (spec: object, key: string) =>
     answered(http.POST("/api/v1/experiments", { params: { header: { "idempotency-key": key } }, body: spec as never })),
   tokens: (signal?: AbortSignal) => answered(http.GET("/api/v1/tokens", { ...aborting(signal) }), signal),
   createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
   revokeToken: (id: string) =>
     answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
+  webhooks: (signal?: AbortSignal) => answered(http.GET("/api/v1/webhooks", { ...aborting(signal) }), signal),
+  createWebhook: (body: NewWebhook) => answered(http.POST("/api/v1/webhooks", { body: body as never })),
+  deleteWebhook: (id: string) =>
+    done(http.DELETE("/api/v1/webhooks/{webhook_id}", { params: { path: { webhook_id: id } } })),
+  deliveries: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/webhooks/{webhook_id}/deliveries", {
+        params: { path: { webhook_id: id }, query: { page_size: 20 } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
@@ -239,6 +284,9 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
       signal,
     ),
+  /** The URL of everything that one rank has printed in one segment, as plain text. */
+  logUrl: (id: string, rank: number, segment: number | undefined) =>
+    `${ROOT}api/v1/trials/${encodeURIComponent(id)}/logs/text?rank=${rank}${segment ? `&segment=${segment}` : ""}`,
   usage: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),

@@ -11,7 +11,7 @@ declare global {
 }
 
 export interface Wanted {
-  /** What the experiment's page is made of, relative to the root of the pages. */
+  /** The files of the experiment's page, relative to the root of the pages. */
   files: readonly string[];
   points: number;
   sample: number;

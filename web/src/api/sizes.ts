@@ -1,4 +1,4 @@
-/** How much is read at once; the script of index.html asks for the same. */
+/** The numbers of items to read at once. The script of index.html asks for the same numbers. */
 
 /** Charts show all trials of an experiment that has no more than this, and a sample of a larger one. */
 export const SAMPLE = 1000;

@@ -24,6 +24,8 @@ export type UsageSeries = Schemas["UsageSeries"];
 export type Lineage = Schemas["Lineage"];
 export type LineageSegment = Schemas["LineageSegment"];
 export type Importances = Schemas["Importances"];
+export type Webhook = Schemas["Webhook"];
+export type Replay = Schemas["Replay"];
 export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];

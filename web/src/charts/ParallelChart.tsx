@@ -13,7 +13,7 @@ interface ParallelChartProps {
   trials: readonly Trial[];
   dimensions: readonly Dimension[];
   rank: ReadonlyMap<number, number>;
-  /** Of trials that were picked. */
+  /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
   brushes: Brushes;
   /** Null takes the brush of that axis away. */

@@ -1,4 +1,4 @@
-/** Which trials are on the Pareto front: no other one is at least as good in every objective and better in one. */
+/** The Pareto front: the trials that no other one equals in every objective and beats in one. */
 
 import type { Experiment, Trial } from "../api/types";
 
@@ -25,7 +25,7 @@ export function pointsOf(trials: readonly Trial[], objectives: readonly Objectiv
 export function frontOf(points: readonly Point[], objectives: readonly Objective[]): Set<number> {
   const signs = objectives.map(({ mode }) => (mode === "max" ? -1 : 1));
   const scored = points.map(({ number, values }) => ({ number, scores: values.map((value, i) => signs[i]! * value) }));
-  // In the order of the first objective, so that only what comes before can dominate what comes after.
+  // Sort by the first objective, so that a point can be dominated only by points before it.
   scored.sort((a, b) => compare(a.scores, b.scores));
   const front: typeof scored = [];
   for (const one of scored) {

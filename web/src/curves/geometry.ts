@@ -1,4 +1,4 @@
-/** What a chart of curves needs to know of its points: how far they reach, where they lie in pixels, which is nearest. */
+/** The geometry of a chart of curves: how far its points reach, where they lie in pixels, and which is nearest. */
 
 import type { CurveSegment, Mode, Series, XAxis } from "../api/types";
 
@@ -48,7 +48,7 @@ function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean
   return axis === "step" && after.cause !== "exploit" && last !== undefined && first !== undefined && first > last;
 }
 
-/** How many points of a line stand between those of this segment and of the next: one that lifts the pen, or none. */
+/** The number of points between this segment of a line and the next: one that lifts the pen, or none. */
 function gap(series: Series, k: number, axis: XAxis): number {
   const after = series.segments[k + 1];
   return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
@@ -203,9 +203,9 @@ export interface Point {
 export interface Extent {
   x: Range;
   y: Range;
-  /** How many points are left out, because they lie below or above the y range. */
+  /** The numbers of points that are left out because they lie below or above the y range. */
   outside: { below: number; above: number };
-  /** What the points themselves take, without room around them. */
+  /** The range of the points themselves, without room around them. */
   points: { x: Range; y: Range };
 }
 
@@ -289,7 +289,7 @@ interface Bounds {
   maxY: number;
 }
 
-/** By log and logX; a series is replaced by another object when it changes, so that what is known of it stays true. */
+/** Known bounds, by log and logX. A series that changes is replaced by another object, so its known bounds stay true. */
 const known = [0, 1, 2, 3].map(() => new WeakMap<Series, Bounds>());
 
 function boundsOf(series: Series, view: View): Bounds {

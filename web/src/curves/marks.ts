@@ -193,7 +193,7 @@ export function drawRungs(
   context.restore();
 }
 
-/** What the chart leaves out: how many points lie below and above the values that it shows. */
+/** Say what the chart leaves out: how many points lie below and above the values that it shows. */
 export interface LeftOut {
   below: number;
   above: number;

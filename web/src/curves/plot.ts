@@ -69,14 +69,14 @@ export interface Zoom {
 export interface PlotHandlers {
   onHover: (hover: Hover | null) => void;
   onSelect: (number: number) => void;
-  /** How many far-off points are left out. */
+  /** Called with the number of far-off points that are left out. */
   onOutside: (points: number) => void;
   onZoom: (zoom: Zoom | null) => void;
 }
 
 export interface PlotData {
   series: readonly Series[];
-  /** The same before they were smoothed: drawn faintly below them, if they are others and not too many. */
+  /** The series before smoothing. They are drawn faintly below the others if they differ and are not too many. */
   raw?: readonly Series[];
   /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
   rank: ReadonlyMap<number, number>;
@@ -92,7 +92,7 @@ const FADED = "0.22";
 const MOST_ARROWS = 60;
 /** Up to so many curves, those before smoothing are drawn, too. */
 const MOST_RAW = 60;
-/** How often all curves are drawn again while only some change. */
+/** Milliseconds after which all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
 /** Points drawn in one frame. */
 const FRAME_POINTS = 20_000;
@@ -110,7 +110,7 @@ export class CurvesPlot {
   /** A hidden canvas on which all curves are drawn again, frame by frame, before it replaces the visible one. */
   private readonly spare = layer();
   private data: PlotData = { series: [], rank: new Map(), source: () => undefined, live: false };
-  /** From the worst to the best, so that the best are drawn last. */
+  /** Sorted from the worst to the best, so that the best are drawn last. */
   private series: readonly Series[] = [];
   private bySeries = new Map<number, Series>();
   private laid = new Map<number, { series: Series; line: Line }>();
@@ -126,7 +126,7 @@ export class CurvesPlot {
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
   private settling: ReturnType<typeof setTimeout> | undefined;
-  /** How often all curves were drawn, and how many were drawn alone: for tests. */
+  /** The number of times that all curves were drawn, and that single curves were drawn: for tests. */
   readonly drawn = { all: 0, alone: 0 };
 
   constructor(root: HTMLElement, look: Look, handlers: PlotHandlers) {
@@ -280,7 +280,7 @@ export class CurvesPlot {
     u.over.addEventListener("dblclick", () => this.handlers.onZoom(null));
   }
 
-  /** What was dragged over becomes the view; a drag along one axis leaves the other as it is. */
+  /** Make the dragged area the view. A drag along one axis leaves the other as it is. */
   private zoom(u: uPlot): void {
     const { left, top, width, height } = u.select;
     if (width <= 0 && height <= 0) return;

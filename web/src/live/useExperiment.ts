@@ -39,7 +39,7 @@ class Recent {
   private changes: Changes[] = [];
   private readonly limit = 2000;
 
-  /** How many there have been. */
+  /** The number of changes so far. */
   mark = 0;
 
   constructor(id: string) {
@@ -68,7 +68,7 @@ const DECISIONS_AT_ONCE = 200;
 const REFRESH_MS = 10_000;
 const ZOOM_KEPT_MS = 30_000;
 const RESAMPLE_MS = 15_000;
-/** How often the rows of the table are put in order again while trials report. */
+/** Milliseconds between two sorts of the table while trials report. */
 const REORDER_MS = 5000;
 
 type RowPages = InfiniteData<Rows, string>;
@@ -165,7 +165,7 @@ export function useExperiment(id: string): LiveExperiment {
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
-    // Of very many trials others come to be among the best; where all are there, the stream brings every change.
+    // The best trials of a sample change with time. If all trials are here, the stream brings every change.
     refetchInterval: ({ state }) => (live && state.data && !state.data.complete ? RESAMPLE_MS : false),
   });
   const decisions = useQuery({
@@ -305,7 +305,7 @@ function decided({ items, older }: Decisions, changes: Changes): Decisions {
 function apply(client: QueryClient, id: string, changes: readonly Changes[]): void {
   const experiment = changes.findLast((one) => one.experiment !== null)?.experiment;
   if (experiment) client.setQueryData<Experiment>(keys.experiment(id), experiment);
-  // As one change, so that what is shown is gone through once for a batch.
+  // Merge the changes into one, so that the views are updated once for a batch.
   const all = merged(changes);
   client.setQueryData<Sample>(keys.trials(id), (old) => old && withSample(old, all));
   client.setQueriesData<RowPages>(
@@ -321,7 +321,7 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
     const trial = row.id;
     if (client.getQueryState(keys.trial(trial)) === undefined) continue;
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
-    // Only GET of the trial has the placement of a segment.
+    // The placement of a segment comes only with GET of the trial.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
     if (restarted.has(row.number) || decidedOn.has(trial)) {
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });

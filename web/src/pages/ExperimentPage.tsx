@@ -110,7 +110,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report if nobody looks at them.
+  // Compute the dimensions only if somebody looks at them, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null;
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
@@ -322,7 +322,7 @@ function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
-/** With the values that choices stand for in the place of their indices. */
+/** Return the trials with the values of choices in place of their indices. */
 function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
   if (Object.keys(labels).length === 0) return trials;
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));

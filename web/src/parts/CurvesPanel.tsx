@@ -44,14 +44,14 @@ const LINEAR_OR_LOG = [
 
 const TOP = [5, 10, 25, 100] as const;
 
-/** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
+/** Return the default axes: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
   address: Pick<Address, "get">,
 ): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
   const rungs = rungLevels(experiment);
-  // Until the trials are there, they are taken to report more than once, as most do.
+  // Before the trials are loaded, assume that they report more than once, as most do.
   const known = [...trials];
   const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
   const asked = address.get("x");

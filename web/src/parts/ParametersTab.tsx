@@ -32,7 +32,7 @@ interface ParametersTabProps {
   address: Address;
 }
 
-/** What the parameters have to do with the result: all trials on parallel axes, and how much each parameter mattered. */
+/** Show how parameters and results are related: all trials on parallel axes, and how much each parameter mattered. */
 export default function ParametersTab({
   experiment,
   sample,
@@ -42,7 +42,7 @@ export default function ParametersTab({
   address,
   ...rest
 }: ParametersTabProps) {
-  // The same answer as that of the panel below; the most important parameters come first.
+  // This uses the same answer as the panel below. The most important parameters come first.
   const importance = useQuery({
     queryKey: keys.importance(experiment.id),
     queryFn: ({ signal }) => api.importance(experiment.id, signal),

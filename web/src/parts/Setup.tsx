@@ -7,7 +7,7 @@ import { tagsText } from "./actions/tags";
 import { Facts } from "./Panel";
 import classes from "./parts.module.css";
 
-/** What was asked for, and what it means: the space and every section of the spec. */
+/** Show what was requested and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {
   const { resolved } = experiment;
   const scheduler = resolved?.scheduler ?? experiment.scheduler;

@@ -8,10 +8,10 @@ import classes from "./actions.module.css";
 import { draftOf, LIMITS, patchOf } from "./edit";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
-/** What can be changed of an experiment, also while it runs. */
+/** The form in which an experiment is changed, also while it runs. */
 export default function EditDialog({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
-  // As it was when the form was opened: what others change meanwhile is not changed back.
+  // Keep the experiment as it was when the form was opened, so that changes by others meanwhile are not undone.
   const [first] = useState(experiment);
   const [draft, setDraft] = useState(() => draftOf(experiment));
   const patch = patchOf(first, draft);

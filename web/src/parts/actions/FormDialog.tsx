@@ -13,7 +13,7 @@ export interface DialogProps {
 
 interface FormDialogProps {
   title: string;
-  /** What will happen. */
+  /** Say what will happen. */
   words?: ReactNode;
   verb: string;
   wrong: string;

@@ -1,4 +1,4 @@
-/** What the form of an experiment's changes holds, and what of it is sent: only what differs. */
+/** The content of the form in which an experiment is changed, and the part of it that is sent: only what differs. */
 
 import type { ExperimentPatch } from "../../api/client";
 import type { Experiment } from "../../api/types";

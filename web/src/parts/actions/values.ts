@@ -6,7 +6,7 @@ import { domainWords } from "../Setup";
 
 export interface Field {
   name: string;
-  /** What the space says of it: "loguniform(0.0001, 0.1)". */
+  /** The domain in words: "loguniform(0.0001, 0.1)". */
   about: string;
   /** The values to choose from; null if it is typed. The text is what people read. */
   options: readonly { text: string; value: unknown }[] | null;

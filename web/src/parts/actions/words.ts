@@ -1,4 +1,4 @@
-/** What each verb does, in words. The service says which of them an experiment's state allows. */
+/** The effect of each verb, in words. The service says which of them an experiment's state allows. */
 
 import type { Action } from "../../api/client";
 
