@@ -135,7 +135,7 @@ class Run:
         for _ in range(5):
             with Store.open(self.url) as store:
                 record = store.experiments.get(self.experiment)
-                if record.state.ended:
+                if record.state.ended and record.driver_owner is None:
                     self.check(store, record, files)
                     return outcome(store, record)
                 if record.state is ExperimentState.PAUSED:
