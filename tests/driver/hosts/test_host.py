@@ -55,7 +55,7 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr("tuner.driver.hosts.ray_executor.capacity", lambda scaling: 2)
     monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
@@ -93,7 +93,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             answers.append(await self.inbound.report(segment, 0, messages))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    monkeypatch.setattr("tuner.driver.hosts.ray_executor.capacity", lambda scaling: 1)
     monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
@@ -121,7 +121,7 @@ def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     async def interrupt(self: HostGroups, segment: SegmentRef, why: str) -> None:
         pass
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr("tuner.driver.hosts.ray_executor.capacity", lambda scaling: 2)
     monkeypatch.setattr(HostGroups, "run", run)
     monkeypatch.setattr(HostGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
@@ -152,7 +152,7 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
 
     monkeypatch.setattr(Host, "_on_node", on_node)
     monkeypatch.setattr(HostGroups, "run", run)
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    monkeypatch.setattr("tuner.driver.hosts.ray_executor.capacity", lambda scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     try:
