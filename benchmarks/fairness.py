@@ -2,10 +2,10 @@
 
     python -m benchmarks.fairness [--experiments 200] [--trials 4] [--steps 2]
 
-Prints one JSON line. Each trial makes `--steps` reports, a tenth of a second apart, with a checkpoint each. `jain` is Jain's index of
-the trials of each experiment that have ended at the moment when half of all have: 1 if all experiments have had the same number,
-1/n if one has had them all. `jain_hours` is the same of the CPU hours that each experiment has held by then: of trials of 0.2 s
-it says little, as those that start a new process hold it ten times as long; `--steps 20` makes trials of two seconds.
+Prints one JSON line. Each trial makes `--steps` reports, a tenth of a second apart, with a checkpoint each. `jain` is Jain's
+index of the trials of each experiment that have ended at the moment when half of all have: 1 if all experiments have had the same
+number, 1/n if one has had them all. `jain_hours` is the same of the CPU hours that each experiment has held by then. Of trials of
+0.2 s it says little, as those that start a new process hold it ten times as long; `--steps 20` makes trials of two seconds.
 `first_trials_s` is the time from the first post until every experiment has had a trial, `driver_cpu`
 the CPU time of the driver host in cores over the whole run, and `driver_mb` the most memory that it used.
 """

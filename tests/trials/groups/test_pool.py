@@ -15,7 +15,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from tests.trials.groups.asking import asking_for
 from tuner.domain.experiment import Limits
 from tuner.errors import PlacementError
-from tuner.trials.groups.admission import Standing, used_elsewhere, used_elsewhere
+from tuner.trials.groups.admission import Standing, used_elsewhere
 from tuner.trials.groups.builder import LostAtStart, NoRoom
 from tuner.trials.groups.group import room_key
 from tuner.trials.groups.pool import Pool
