@@ -303,11 +303,14 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="submit once: the same key creates nothing more")
     ] = None,
+    code: Annotated[
+        Path | None, typer.Option(help="a folder of Python code to upload; the entrypoint is searched for in it first")
+    ] = None,
 ) -> None:
     """Create an experiment on the service at TUNER_ADDRESS, else on the one of this machine, and print its id."""
     from tuner.cli.experiments import submit as create
 
-    print(create(_settings(), spec, key))
+    print(create(_settings(), spec, key, code))
 
 
 @app.command()

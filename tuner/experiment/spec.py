@@ -80,6 +80,10 @@ class _Written(BaseModel):
         default=None,
         description="instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it",
     )
+    bundle: str | None = Field(
+        default=None,
+        description="SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules",
+    )
     space: dict[str, Any] = Field(
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
     )
@@ -439,6 +443,8 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
+    if model.bundle is not None:
+        errors.append(("/bundle", "only a service takes bundles; here, name folders in runtime_env.py_modules"))
     if model.function is not None and model.entrypoint is not None:
         errors.append(("/function", "expected an entrypoint or a function, got both"))
     elif model.entrypoint is None:

@@ -22,7 +22,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
-from tuner.experiment import by_value, lineage
+from tuner.experiment import bundles, by_value, lineage
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
@@ -175,7 +175,8 @@ def _packages() -> Mapping[str, str]:
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
     """Return the folders to search for an entrypoint before the installed packages, runtime_env's first."""
     own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
-    folders = [str(Path(place).absolute()) for place in own if isinstance(place, str) and Path(place).is_dir()]
+    places = [bundles.unpacked(place) for place in own if isinstance(place, str)]
+    folders = [str(Path(place).absolute()) for place in places if Path(place).is_dir()]
     modules = [str(Path(folder).parent) for folder in folders if (Path(folder) / "__init__.py").is_file()]
     return list(dict.fromkeys([*folders, *modules, os.getcwd()]))
 
@@ -183,7 +184,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
 def differs(runtime_env: Mapping[str, Any]) -> bool:
     """Return True if workers may be able to import what this process cannot."""
     places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
-    remote = any(isinstance(place, str) and not Path(place).is_dir() for place in places)
+    remote = any(isinstance(place, str) and not Path(bundles.unpacked(place)).is_dir() for place in places)
     return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
 
 

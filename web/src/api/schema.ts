@@ -730,6 +730,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/bundles/{sha256}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether a code bundle has been uploaded. */
+        get: operations["bundles_get"];
+        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        put: operations["bundles_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster": {
         parameters: {
             query?: never;
@@ -1017,6 +1035,22 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+        };
+        /**
+         * Bundle
+         * @description A zip file of Python code that has been uploaded.
+         */
+        Bundle: {
+            /**
+             * Sha256
+             * @description SHA-256 of the zip file that was uploaded; a spec names it as its bundle
+             */
+            sha256: string;
+            /**
+             * Bytes
+             * @description the size of the zip file that workers get
+             */
+            bytes: number;
         };
         /** Change */
         Change: {
@@ -3799,6 +3833,12 @@ export interface components {
              */
             function: components["schemas"]["FunctionSpec"] | null;
             /**
+             * Bundle
+             * @description SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules
+             * @default null
+             */
+            bundle: string | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -4787,7 +4827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4796,7 +4836,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4879,7 +4919,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4888,7 +4928,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5062,7 +5102,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5071,7 +5111,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5164,7 +5204,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5173,7 +5213,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5266,7 +5306,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5275,7 +5315,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5370,7 +5410,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5379,7 +5419,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5456,7 +5496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5465,7 +5505,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5555,7 +5595,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5564,7 +5604,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6219,7 +6259,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6228,7 +6268,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6664,7 +6704,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6673,7 +6713,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7330,7 +7370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7339,7 +7379,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7416,7 +7456,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7425,7 +7465,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7511,7 +7551,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7520,7 +7560,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7606,7 +7646,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7615,7 +7655,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7701,7 +7741,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7710,7 +7750,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7796,7 +7836,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7805,7 +7845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7895,7 +7935,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7904,7 +7944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7990,7 +8030,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7999,7 +8039,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8085,7 +8125,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8094,7 +8134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8113,6 +8153,153 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/zip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8271,7 +8458,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8280,7 +8467,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8343,7 +8530,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8352,7 +8539,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8484,7 +8671,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8493,7 +8680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8570,7 +8757,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8579,7 +8766,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8779,7 +8966,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8788,7 +8975,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8938,7 +9125,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8947,7 +9134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9028,7 +9215,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9037,7 +9224,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
