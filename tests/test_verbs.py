@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import tuner
 from tests.serving import ROOT, SLOW, SPEC, Service, until
 from tuner.cli.commands import app as cli
 
@@ -159,11 +160,25 @@ if __name__ == "__main__":
 """
 
 
+PRINTS = """
+import sys
+from sub_of_mine import SHIFT
+
+print("loss", float(sys.argv[1]) + SHIFT)
+"""
+
+
 def test_code_that_is_uploaded_runs_on_the_workers(service: Service, tmp_path: Path) -> None:
     """Upload it with `tuner submit --code`, and from a script whose modules lie beside it."""
     code = tmp_path / "code"
     code.mkdir()
-    files = {"numbers_of_mine": MODULE, "sub_of_mine": "SHIFT = 100", "entry_of_mine": ENTRY, "script": SCRIPT}
+    files = {
+        "numbers_of_mine": MODULE,
+        "sub_of_mine": "SHIFT = 100",
+        "entry_of_mine": ENTRY,
+        "script": SCRIPT,
+        "prints": PRINTS,
+    }
     for name, text in files.items():
         (code / f"{name}.py").write_text(text)
     address = str(service.client.base_url)
@@ -172,6 +187,9 @@ def test_code_that_is_uploaded_runs_on_the_workers(service: Service, tmp_path: P
     submit = ["submit", str(tmp_path / "spec.json"), "--code", str(code)]
     made = CliRunner().invoke(cli, submit, env={"TUNER_ADDRESS": address})
     assert made.exit_code == 0, made.output
+    bundle = tuner.connect(address).upload_code(code)
+    command = {"command": ["prints.py", "{x}"], "metric_pattern": r"loss (?P<loss>\S+)", "bundle": bundle}
+    printing = service.post({**{k: v for k, v in spec.items() if k != "entrypoint"}, "name": "prints", **command})
     run = [sys.executable, str(code / "script.py"), address]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -181,3 +199,5 @@ def test_code_that_is_uploaded_runs_on_the_workers(service: Service, tmp_path: P
     assert (ended["state"], 100 <= ended["best"]["value"] <= 101) == ("completed", True), ended["error"]
     [trial] = service.get(f"/experiments/{ended['id']}/trials")["items"]
     assert trial["last"]["of_ray"] == 1.0
+    printed = service.ended(printing["id"])
+    assert (printed["state"], 100 <= printed["best"]["value"] <= 101) == ("completed", True), printed["error"]

@@ -16,6 +16,7 @@ from tuner.sdk.run import Result
 from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
+from tuner.usercode import archives
 
 PRIMITIVES = (
     "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
@@ -123,7 +124,11 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
         except ValueError as error:
             raise SpecError(f"--metric-pattern: {error}", "/metric") from error
     grace_s = float(options.get("stop_grace_s", 10.0))
-    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s)
+    imports: tuple[str, ...] = ()
+    if options.get("address") is not None and path.suffix == ".py":
+        sys.path.insert(0, str(path.parent.absolute()))  # as for the script itself
+        imports = tuple(dict.fromkeys(archives.imports_of(path)))
+    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s, imports)
 
 
 def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:

@@ -58,7 +58,7 @@ def fork_experiment(
 
 def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:
     base = written(source.spec)
-    if changes.get("function") is not None:
+    if changes.get("function") is not None or changes.get("command") is not None:
         base.pop("entrypoint", None)
     data: dict[str, Any] = merge_patch(base, changes)
     data.setdefault("project", source.spec.project)
@@ -73,7 +73,7 @@ def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) 
 
 def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
     """Return the function by value of the source, if the changed spec names no other one."""
-    if source.code_hash is None or data.get("entrypoint") is not None or data.get("function") is not None:
+    if source.code_hash is None or any(data.get(name) is not None for name in ("entrypoint", "function", "command")):
         return None
     code = store.code.get(source.code_hash)
     return None if code.blob is None else code

@@ -22,7 +22,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
-from tuner.experiment import bundles, by_value, lineage
+from tuner.experiment import bundles, by_value, lineage, scripts
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
@@ -84,7 +84,8 @@ def parsed(data: Mapping[str, Any], kept: CodeRecord | None = None) -> tuple[Spe
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
-        code = by_value.sent(data) or kept
+        data, script = scripts.taken(data)
+        code = by_value.sent(data) or script or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
     mistakes.check()

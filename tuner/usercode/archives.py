@@ -112,7 +112,7 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
             continue
         files = {origin.name: origin} if origin.name != "__init__.py" else files_of(origin.parent, f"{name}/")
         found |= files
-        waiting += [used for path in files.values() if path.suffix == ".py" for used in _imports(path)]
+        waiting += [used for path in files.values() if path.suffix == ".py" for used in imports_of(path)]
     return found
 
 
@@ -144,7 +144,7 @@ def _installed() -> Iterator[Path]:
     return (Path(folder).resolve() for folder in folders)
 
 
-def _imports(file: Path) -> Iterator[str]:
+def imports_of(file: Path) -> Iterator[str]:
     """Yield the top-level modules that a file imports."""
     try:
         tree = ast.parse(file.read_bytes())

@@ -3833,6 +3833,24 @@ export interface components {
              */
             function: components["schemas"]["FunctionSpec"] | null;
             /**
+             * Command
+             * @description instead of an entrypoint: a script and its arguments, in which {lr} is the value of the parameter lr
+             * @default null
+             * @example [
+             *       "train.py",
+             *       "--lr",
+             *       "{lr}"
+             *     ]
+             */
+            command: string[] | string | null;
+            /**
+             * Metric Pattern
+             * @description a regular expression that reads metrics from what a command prints
+             * @default null
+             * @example loss: (?P<loss>[0-9.]+)
+             */
+            metric_pattern: string | null;
+            /**
              * Bundle
              * @description SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules
              * @default null
