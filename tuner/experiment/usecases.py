@@ -328,17 +328,17 @@ def numbered(store: Store, experiment: str, number: int) -> str:
     Raise NotFound, which names the numbers that there are, if it has no such trial.
     """
     record = store.experiments.get(experiment)
-    count = sum(record.counts.values())
+    check_number(record.name, number, sum(record.counts.values()))
+    return trial_id(experiment, number)
+
+
+def check_number(name: str, number: int, count: int) -> None:
+    """Raise NotFound if an experiment with this name and so many trials has no trial with this number."""
     if not 0 <= number < count:
         present = (
-            "it has no trials"
-            if not count
-            else f"its trials are 0 to {count - 1}"
-            if count > 1
-            else "it has only trial 0"
+            "it has only trial 0" if count == 1 else f"its trials are 0 to {count - 1}" if count else "it has no trials"
         )
-        raise NotFound(f"the experiment {record.name!r} has no trial {number}; {present}")
-    return trial_id(experiment, number)
+        raise NotFound(f"the experiment {name!r} has no trial {number}; {present}")
 
 
 MOST_SHOWN = 10
