@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    service = Service(home, f"sqlite:///{home / 'tuner.db'}", TUNER_LEASE_S="3600")  # a lease that runs out is no help
+    service = Service(
+        home, f"sqlite:///{home / 'tuner.db'}", TUNER_LEASE_S="3600"
+    )  # the lease does not expire during the test
     try:
         service.start()
         yield service

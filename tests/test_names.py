@@ -85,7 +85,7 @@ def test_what_others_call_an_option(make: Any, name: str, hint: str) -> None:
 
 
 def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
-    """And no name is answered with itself."""
+    """No hint repeats the name that was given."""
     taken = {name for part in (tuner.run, tuner.simulate) for name in inspect.signature(part).parameters}
     for module in (schedulers, search):
         taken |= set(module.REGISTRY)

@@ -15,8 +15,8 @@ import ray
 
 from tests.store.examples import a_spec
 from tuner import service
-from tuner.driver.hosts import host as driver_host
 from tuner.driver.hosts import kept, link
+from tuner.driver.hosts import start as driver_host
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress

@@ -53,14 +53,15 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
         if name not in known:
             hint = of_the_experiment(name, known) or nearest(name, known)
             errors.append((f"{pointer}/{name}", f"unknown option{hint}"))
+    try:
+        made = make(**{name: value for name, value in options.items() if name in known})
+    except SpecError as error:
+        raise SpecError([*errors, *((pointer + inner, message) for inner, message in error.errors)]) from error
+    except TypeError as error:
+        raise SpecError(errors or [(pointer, str(error))]) from error
     if errors:
         raise SpecError(errors)
-    try:
-        return make(**options)
-    except SpecError as error:
-        raise SpecError([(pointer + inner, message) for inner, message in error.errors]) from error
-    except TypeError as error:
-        raise SpecError(str(error), pointer) from error
+    return made
 
 
 def pick(kind: Any, table: Mapping[str, T], what: str, pointer: str) -> T:

@@ -75,6 +75,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
 POSTS: dict[str, Any] = {
     "/api/v1/experiments/{experiment_id}/replay": {"scheduler": "asha"},
     "/api/v1/tokens": {"name": "ci", "role": "editor"},
+    "/api/v1/webhooks/{webhook_id}/test": None,
 }
 
 

@@ -1,4 +1,4 @@
-"""What is answered at an address that does not exist."""
+"""Test the answer at an address that does not exist."""
 
 from __future__ import annotations
 

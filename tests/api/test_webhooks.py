@@ -396,3 +396,23 @@ async def test_who_may_have_webhooks(sqlite_store: Store, tmp_path: Path) -> Non
         assert (await post(ours, project="theirs")).status_code == 422
         assert [one["project"] for one in (await client.get(HOOKS, headers=ours)).json()["items"]] == ["ours"]
         assert (await client.get(path, headers=ours)).status_code == 404
+
+
+async def test_a_test_is_sent_to_one_webhook_whatever_it_subscribes_to(
+    store: Store, tmp_path: Path, receiver: Receiver
+) -> None:
+    hook = store.webhooks.create(receiver.url, [STARTED], project="vision")
+    slack = store.webhooks.create(receiver.url, [STARTED], format="slack")
+    async with service(store, tmp_path) as client:
+        made = await client.post(f"{HOOKS}/{hook.public_id}/test")
+        assert (made.status_code, made.json()["event"], made.json()["state"]) == (202, "test", "pending")
+        assert (await client.post(f"{HOOKS}/whk_x/test")).status_code == 404
+    async with delivering(store):
+        await until(lambda: states(store, hook.public_id) == ["delivered"])
+        [(headers, body)] = receiver.got
+        assert (headers["tuner-event"], json.loads(body)["event"]) == ("test", "test")
+        assert json.loads(body)["experiment"]["project"] == "vision"
+        assert verify(hook.secret, headers, body)
+        store.webhooks.test(slack.public_id)
+        await until(lambda: states(store, slack.public_id) == ["delivered"])
+    assert json.loads(receiver.got[1][1]) == {"text": "A test of this webhook of tuner."}

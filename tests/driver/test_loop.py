@@ -455,54 +455,52 @@ async def test_decisions_that_others_have_taken_the_place_of_are_named() -> None
     assert retry in below
 
 
-async def test_a_scheduler_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
-    entered, gate = threading.Event(), threading.Event()
-    on_time: list[bool] = []
+class Gate:
+    """Holds a call in another thread until it is opened."""
 
+    def __init__(self) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self.on_time: list[bool] = []
+
+    def hold(self) -> None:
+        self.entered.set()
+        self.on_time.append(self.opened.wait(10))
+
+
+def slow_scheduler(gate: Gate) -> Parts:
     class Slow(FIFOScheduler):
         def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-            entered.set()
-            on_time.append(gate.wait(10))
+            gate.hold()
             return super().decide(fact, trials)
 
-    slow, free = Memory(), Memory()
-    spec = driven(slow).core.spec
-    core = assemble(spec, Space.from_json(spec.space), Parts(scheduler=Slow()))
-    slow.loop = ExperimentLoop(core, slow, slow)
-    task = asyncio.create_task(slow.loop.run(1, None))
-    await until(entered.is_set)
-    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
-    assert not task.done()
-    gate.set()
-    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
-    assert all(on_time)
+    return Parts(scheduler=Slow())
 
 
-async def test_a_searcher_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
-    entered, gate = threading.Event(), threading.Event()
-    on_time: list[bool] = []
-
+def slow_searcher(gate: Gate) -> Parts:
     class Slow(RandomSearch):
         def suggest(self, number: int, trials: Population) -> Suggestion | None:
-            entered.set()
-            on_time.append(gate.wait(10))
+            gate.hold()
             return super().suggest(number, trials)
 
-    slow, free = Memory(), Memory()
+    return Parts(searcher=Slow())
+
+
+@pytest.mark.parametrize("slow_part", [slow_scheduler, slow_searcher])
+async def test_a_part_of_the_users_that_is_slow_holds_nobody_else_up(slow_part: Callable[[Gate], Parts]) -> None:
+    slow, free, gate = Memory(), Memory(), Gate()
     spec = driven(slow).core.spec
-    core = assemble(spec, Space.from_json(spec.space), Parts(searcher=Slow()))
-    slow.loop = ExperimentLoop(core, slow, slow)
+    slow.loop = ExperimentLoop(assemble(spec, Space.from_json(spec.space), slow_part(gate)), slow, slow)
     task = asyncio.create_task(slow.loop.run(1, None))
-    await until(entered.is_set)
+    await until(gate.entered.is_set)
     assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
     assert not task.done()
-    gate.set()
+    gate.opened.set()
     assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
-    assert all(on_time)
+    assert all(gate.on_time)
 
 
 async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:
-    """Neither those of other experiments nor those of the trials that run already."""
+    """The verdicts of other experiments and of the trials that already run come in time."""
     memory, gate = Memory(reports=2), asyncio.Event()
     asked: list[int] = []
     suggest = memory.suggest

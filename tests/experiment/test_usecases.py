@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.conftest import SPEC
 from tests.store.examples import begin
-from tuner.errors import EntrypointError, NotFound
+from tuner.errors import EntrypointError, NotFound, SpecError
 from tuner.experiment import usecases
 from tuner.experiment.usecases import numbered
 from tuner.store import Store
@@ -79,8 +79,32 @@ def test_an_edited_file_is_new_code_and_the_same_request(
     assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first
 
 
+def test_a_service_runs_no_trials_in_local_processes() -> None:
+    with pytest.raises(SpecError, match="executor: a service runs trials on Ray"):
+        usecases.parsed({**SPEC, "entrypoint": "module:train", "executor": "local"})
+
+
 def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store, 2)
     with pytest.raises(NotFound, match=rf"the experiment '{made.name}' has no trial 99; its trials are 0 to 1"):
         numbered(sqlite_store, made.public_id, 99)
     assert numbered(sqlite_store, made.public_id, 1) == sqlite_store.trials.page(made.id).items[1].public_id
+
+
+def test_every_mistake_of_a_spec_is_listed_at_once_also_those_of_its_entrypoint(checker: EntrypointChecker) -> None:
+    spec = {
+        "entrypoint": "nowhere_at_all:train",
+        "metric": "accuracy",
+        "mode": "most",
+        "num_samples": 4,
+        "space": {"lr": {"type": "uniform", "lower": 0.1, "upper": 1}},
+        "scheduler": {"type": "asha", "max_t": -3, "grace": 1},
+    }
+    with pytest.raises(SpecError) as caught:
+        usecases.dry_run(spec, checker)
+    assert {pointer for pointer, _ in caught.value.errors} == {
+        "/mode",
+        "/scheduler/grace",
+        "/scheduler/max_t",
+        "/entrypoint",
+    }

@@ -21,6 +21,7 @@ from tuner.errors import SpecError
 from tuner.schedulers.base import TrialReported
 from tuner.schedulers.from_ray import UsersStopper
 from tuner.schedulers.stoppers import (
+    ExpectedImprovementStopper,
     ExperimentPlateauStopper,
     FunctionStopper,
     MaximumIterationStopper,
@@ -386,3 +387,58 @@ def test_what_cannot_be_stored_is_refused() -> None:
         FunctionStopper(lambda number, metrics: True).to_json()
     with pytest.raises(SpecError, match="expected a stopper"):
         from_argument(3)
+
+
+def worth(least: float, hours: float, **options: Any) -> tuple[int, str | None]:
+    """Return after how many reports of 60 s the search ends, and why. Its best value is 1 - 1/n after n reports."""
+    stopper = ExpectedImprovementStopper(least, hours)
+    fed = Fed(stopper, mode="max", **options)
+    for number in range(200):
+        fed.report(number, 1, 60.0, m=1 - 1 / (number + 1))
+        if why := stopper.finished(fed.trials):
+            return number + 1, why
+    return 200, None
+
+
+def test_the_search_ends_when_another_hour_promises_too_little() -> None:
+    reports, why = worth(0.02, 0.5)
+    assert 15 <= reports < 100
+    assert why is not None
+    assert "0.5 more hours of training would improve m by 0.01" in why
+    assert f"below 0.02; the best value is {1 - 1 / reports:.6g}" in why
+    assert worth(0.01, 0.5)[0] > reports, "less is asked for"
+    assert worth(0.02, 0.5, gpus=2.0)[0] < reports, "the same GPU hours are over sooner"
+    assert "GPU hours" in (worth(0.02, 0.5, gpus=2.0)[1] or "")
+
+
+def test_the_search_never_ends_before_half_of_the_hours() -> None:
+    assert worth(1000.0, 0.5)[0] == 15, "15 minutes of 60 s each"
+    assert worth(1000.0, 10.0) == (200, None), "after 3.3 hours, nobody knows what ten more would bring"
+
+
+def test_a_search_that_gets_no_better_at_all_does_not_go_on_for_ever() -> None:
+    stopper = ExpectedImprovementStopper(0.01, 1.0)
+    fed = Fed(stopper, mode="max")
+    for number in range(300):
+        fed.report(number, 1, 60.0, m=min(number, 3) / 10)
+        if stopper.finished(fed.trials):
+            break
+    assert 30 <= number < 299
+
+
+def test_improvements_beyond_the_constraints_do_not_count() -> None:
+    stopper = ExpectedImprovementStopper(0.01)
+    fed = Fed(stopper, mode="max")
+    fed.report(0, 1, 60.0, m=0.5)
+    fed.trials[0].feasible = False
+    fed.report(0, 2, 120.0, m=0.9)
+    assert stopper.state.score == [0.5]
+    assert stopper.state.total == 120.0
+
+
+def test_the_stopper_from_json() -> None:
+    found = from_json({"type": "expected_improvement", "least": 0.01, "hours": 2})
+    assert isinstance(found, ExpectedImprovementStopper)
+    assert found.to_json() == {"type": "expected_improvement", "least": 0.01, "hours": 2}
+    with pytest.raises(SpecError, match="least"):
+        from_json({"type": "expected_improvement", "least": 0})

@@ -533,7 +533,7 @@ def test_what_cannot_be_pickled_is_named() -> None:
 
 
 def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
-    """While Ray is connected to there is nothing to pause yet."""
+    """Nothing can be paused yet while tuner.run connects to Ray."""
     interrupts = Interrupts(lambda: None)
     with interrupts:
         with pytest.raises(KeyboardInterrupt):

@@ -133,6 +133,27 @@ def test_a_gp_finds_the_hill_in_a_few_trials() -> None:
     assert best["gp"] > best["random"]
 
 
+def test_tpe_stands_in_for_a_gp_while_trials_are_short() -> None:
+    of = task(FLAT)
+    gp = make({"type": "gp", "tpe_if_short": True}, of)
+
+    def completed(count: int, seconds: float) -> Population:
+        trials = Population()
+        for number in range(count):
+            trials.add(Trial(number, FLAT.sample(random.Random(number)), state=TrialState.COMPLETED, running_s=seconds))
+            trials[number].best_value = trials[number].last_value = float(number)
+        return trials
+
+    short, long = completed(12, 0.01), completed(12, 30.0)
+    assert not gp.is_heavy(short)
+    assert gp.suggest(12, short) == make({"type": "tpe"}, of).suggest(12, completed(12, 0.01))
+    assert gp.is_heavy(long)
+    assert gp.suggest(12, long) == make({"type": "gp"}, of).suggest(12, completed(12, 30.0))
+    assert not gp.is_heavy(completed(9, 30.0)), "the first ones are random"
+    assert gp.is_heavy(completed(10, 30.0))
+    assert make({"type": "gp"}, of).is_heavy(short), "only if it is asked for"
+
+
 @pytest.mark.parametrize("objectives", [ONE, TWO])
 @pytest.mark.parametrize("space", [FLAT, CONDITIONAL], ids=["flat", "conditional"])
 def test_the_fast_tpe_is_optunas_to_the_bit(monkeypatch: pytest.MonkeyPatch, space: Space, objectives: Any) -> None:

@@ -1,4 +1,4 @@
-"""On a real GPU: NCCL, two ranks that share a device, warm groups with a CUDA context, and memory that is given back.
+"""Test on a real GPU: NCCL, two ranks that share a device, warm groups with a CUDA context, and memory that is given back.
 
 One device is enough. Without one these tests skip themselves.
 """

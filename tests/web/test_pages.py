@@ -73,23 +73,87 @@ def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Ope
     expect(page.get_by_role("heading", name="typed")).to_be_visible()
     [made] = service.store.experiments.named("typed")
     assert (made.spec.num_samples, made.spec.max_t, made.state) == (4, 3, "pending")
-    page.get_by_role("link", name="Clone").click()
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Clone").click()
     expect(page.get_by_label("Spec as YAML")).to_have_value(re.compile(r"name: typed[\s\S]*type: loguniform"))
     expect(page.get_by_role("button", name="Start the search")).to_be_enabled()
+
+
+def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
+    visit: Open, service: Service, ended: Search
+) -> None:
+    def choose(name: str) -> None:
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name=name).click()
+
+    store = service.store
+    page = visit(f"/experiments/{ended.public_id}?trial=1&view=checkpoints")
+    saved = page.get_by_role("list", name="Checkpoints").get_by_role("listitem").first
+    saved.get_by_role("button", name="Pin").click()
+    expect(saved).to_contain_text("pinned: it is kept")
+    assert [one.pinned for one in store.trials.checkpoint_page(ended.id, trial_number=1).items].count(True) == 1
+    saved.get_by_role("button", name="Fork").click()
+    page.get_by_label("lr").fill("7")
+    page.get_by_role("button", name="Start the new trial").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("params.lr")
+    page.get_by_label("lr").fill("0.05")
+    page.get_by_role("button", name="Start the new trial").click()
+    expect(page.get_by_label("lr")).to_have_count(0)
+    page.get_by_role("button", name="Close the trial").click()
+    choose("Edit")
+    page.get_by_label("Name").fill("renamed")
+    page.get_by_label("Labels").fill("team=vision")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="renamed")).to_be_visible()
+    assert dict(store.experiments.get(ended.public_id).spec.tags) == {"team": "vision"}
+    choose("Try a configuration")
+    page.get_by_role("button", name="Try it").click()
+    expect(page.get_by_text("Asked for one more trial.")).to_be_visible()
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_label("Trials to add").fill("3")
+    page.get_by_role("dialog").get_by_role("button", name="Continue").click()
+    expect(page.get_by_text("Asked for 3 more trials.")).to_be_visible()
+    asked = [command.command for command in store.commands.pending([ended.id])]
+    assert {"pin", "enqueue", "continue", "amend"} <= set(asked)
+    choose("Fork")
+    page.get_by_role("button", name="Start the fork").click()
+    expect(page.get_by_role("heading", name="renamed-fork")).to_be_visible()
+    page.goto(f"{service.url}/experiments/{ended.public_id}?tab=set-up")
+    expect(page.get_by_role("tab", name="Set-up")).to_have_attribute("aria-selected", "true")
+    gone = Search(store, digits("gone", 4), start=time.time() - 7200)
+    gone.advance(at_once=20)
+    store.drivers.release(gone.id, gone.epoch)
+    page.goto(f"{service.url}/experiments/{gone.public_id}")
+    choose("Delete")
+    page.get_by_label("Type its name to confirm").fill("gone")
+    page.get_by_role("button", name="Delete for good").click()
+    expect(page).to_have_url(re.compile("/experiments$"))
+    expect(page.get_by_role("link", name="gone", exact=True)).to_have_count(0)
 
 
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:
     page = visit("/settings")
     expect(page.get_by_text("There are none yet.")).to_be_visible()
     page.get_by_label("Name").fill("night shift")
-    page.get_by_role("button", name="Create").click()
+    page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_text("nobody can read it again")).to_be_visible()
     [token] = service.store.access.tokens()
     assert (token.name, str(token.role)) == ("night shift", "editor")
     page.get_by_role("button", name="Revoke night shift").click()
     page.get_by_role("button", name="Revoke night shift for good").click()
     expect(page.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
-    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("/api/v1/tokens")
+    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("created a token")
+    page.get_by_label("Address").fill("ftp://example.com")
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_role("alert")).to_contain_text("url")
+    page.get_by_label("Address").fill("https://example.com/hook")
+    page.get_by_role("button", name="is paused").click()
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_text("The key that signs its messages.")).to_be_visible()
+    [hook] = service.store.webhooks.all()
+    assert set(hook.events) == {"experiment.paused", "experiment.completed", "experiment.failed"}
+    page.get_by_role("button", name="Messages").click()
+    expect(page.get_by_text("Nothing has been sent yet.")).to_be_visible()
 
 
 def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Search) -> None:
@@ -100,16 +164,23 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     page.get_by_role("option", name="all").click()
     wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
     with page.expect_download() as saved:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="CSV").click()
+        menu = page.get_by_role("group", name="Save this chart").first
+        menu.get_by_role("button", name="CSV").click()
     lines = saved.value.path().read_text().split()
     assert lines[0] == "trial,segment,step,accuracy"
     assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
     with page.expect_download() as picture:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="PNG").click()
+        menu.get_by_role("button", name="PNG").click()
     assert picture.value.suggested_filename == "older_accuracy.png"
     content = picture.value.path().read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 5_000
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    menu.get_by_role("button", name="copy").click()
+    for label, begin in (("link", page.url), ("Python", "import tuner"), ("curl", "curl --get 'http://127.0.0.1")):
+        page.get_by_role("button", name=f"as {label}").click()
+        expect(page.get_by_role("button", name="copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").startswith(begin)
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])

@@ -37,7 +37,7 @@ IfMatch = Annotated[
     str | None,
     Header(
         max_length=1000,
-        description="the ETag of the state that is to be changed; reports since then do not matter, changes by others do",
+        description="the ETag with which the experiment was read; the request fails if it has been changed since, reports aside",
     ),
 ]
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}

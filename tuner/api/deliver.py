@@ -1,6 +1,6 @@
-"""Sends what webhooks want to know, while the service runs.
+"""Sends events to webhooks while the service runs.
 
-Nothing here is in the way of a search: what happened is read from the database after it was committed, in threads of its own,
+This never delays a search: events are read from the database after they were committed, in separate threads,
 and drivers know nothing of webhooks. Each delivery is sent at least once. It is repeated, with growing pauses, until the receiver
 answers with a status from 200 to 299.
 """
@@ -43,7 +43,7 @@ RETRY_S, MAX_RETRY_S = 5.0, 3600.0
 """The pause after the first failed attempt, and the longest one. Each is about twice as long as the one before."""
 
 ATTEMPTS = 20
-"""After so many failed attempts, over about eleven hours, a delivery is given up."""
+"""The number of failed attempts, over about eleven hours, after which a delivery is given up."""
 
 CLAIM_S = 60.0
 """Seconds for which a delivery belongs to the service that sends it: longer than an attempt takes."""
@@ -71,6 +71,8 @@ def body_of(due: Due) -> bytes:
 
 def _sentence(due: Due) -> str:
     experiment: dict[str, Any] = due.data["experiment"]
+    if due.event == "test":
+        return "A test of this webhook of tuner."
     name = f"*{_slack(experiment['name'])}* ({experiment['id']})"
     if (trial := due.data.get("trial")) is not None:
         return f"{name}: trial {trial['number']} failed. {_slack(trial['reason'])}"

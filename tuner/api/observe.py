@@ -19,7 +19,7 @@ from tuner.store import watched_commits
 log = logging.getLogger("tuner.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""An id that a client or a proxy sends is used only in this form: it goes into the log."""
+"""The form that an id from a client or a proxy must have to be used, since it goes into the log."""
 
 PAGE = "page"
 """The route of everything that is not a route of the API: the web page, its files, wrong addresses."""
@@ -45,7 +45,9 @@ class Observe:
             await self._app(scope, receive, send)
             return
         if self._root_path:
-            scope["root_path"] = self._root_path  # routes then do with and without it, as not all proxies take it away
+            scope["root_path"] = (
+                self._root_path
+            )  # routes then work with and without the prefix, since not all proxies strip it
         sent = Headers(scope=scope).get("x-request-id", "")
         name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
         route, ids = self._route(path_of(scope))

@@ -20,8 +20,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
 from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
+from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 

@@ -183,7 +183,7 @@ def migrate(
 
 @app.command()
 def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
-    """Copy the SQLite database of this home to a file. Services and searches may go on meanwhile."""
+    """Copy the database of this home to an SQLite file. Services and searches may go on meanwhile."""
     from pathlib import Path
 
     from tuner.store.backup import backup as copy
@@ -197,7 +197,7 @@ def restore(
     file: Annotated[str, typer.Argument(help="what `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
 ) -> None:
-    """Replace the SQLite database of this home by a backup. End services and searches first."""
+    """Replace the database of this home by a backup. End services and searches first."""
     from pathlib import Path
 
     from tuner.store import Store
@@ -487,6 +487,58 @@ def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner t
     settings = _settings()
     revoked = access.revoked if settings.address is None else remote.revoke_token
     print(printable(revoked(settings, token)))
+
+
+webhooks = typer.Typer(
+    help="Who is told of what: add, list, remove and test webhooks of a service.", no_args_is_help=True
+)
+app.add_typer(webhooks, name="webhook")
+WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list` shows it")]
+
+
+@webhooks.command(name="add")
+def add_webhook(
+    url: Annotated[str, typer.Argument(help="where deliveries are sent by POST")],
+    events: Annotated[list[str], typer.Argument(help="such as experiment.completed trial.failed")],
+    project: Annotated[str | None, typer.Option(help="only experiments of this project")] = None,
+    experiment: Annotated[str | None, typer.Option(help="only this experiment, exp_...")] = None,
+    slack: Annotated[bool, typer.Option("--slack", help="write for an incoming webhook of Slack")] = False,
+    threshold: Annotated[float | None, typer.Option(help="value of the objective, for objective.reached")] = None,
+) -> None:
+    """Add a webhook and print its id and the secret that signs its deliveries. The secret is printed only once."""
+    from tuner.cli import webhooks as module
+
+    for line in module.added(_settings(), url, events, project, experiment, slack, threshold):
+        print(printable(line))
+
+
+@webhooks.command(name="list")
+def list_webhooks() -> None:
+    """List the webhooks, newest first, without their secrets."""
+    from tuner.cli import webhooks as module
+
+    for line in module.listed(_settings()):
+        print(printable(line))
+
+
+@webhooks.command(name="rm")
+def remove_webhook(webhook: WebhookId) -> None:
+    """Remove a webhook and what it still had to be told."""
+    from tuner.cli import webhooks as module
+
+    module.removed(_settings(), webhook)
+    print(printable(f"removed {webhook}"))
+
+
+@webhooks.command(name="test")
+def test_webhook(webhook: WebhookId) -> None:
+    """Send a test and say whether it has arrived. Exit status 1 if it has not."""
+    from tuner.cli import webhooks as module
+
+    arrived, line = module.tested(_settings(), webhook)
+    print(printable(line))
+    if not arrived:
+        raise typer.Exit(1)
 
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:

@@ -12,7 +12,7 @@ from tuner.names import did_you_mean
 
 PACKAGE = Path(tuner.__file__).parent
 FOLDERS = (PACKAGE / "_docs", PACKAGE.parent / "docs")
-"""Where the pages are: in an installed package, and in a source tree."""
+"""The folders of the pages: in an installed package, and in a source tree."""
 
 FAILURES = "failures"
 """The name of the list of all causes of failures."""

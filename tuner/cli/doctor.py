@@ -162,7 +162,7 @@ def _room(subject: str, place: Path) -> Finding:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    """Check that the database opens, has this version's tables."""
+    """Check that the database opens and has this version's tables."""
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:
@@ -227,7 +227,7 @@ def _serves(settings: Settings) -> bool:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=3) as answer:
+        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=10) as answer:
             return bool(json.load(answer)["info"]["title"] == "tuner")
     except (OSError, ValueError, KeyError):
         return False

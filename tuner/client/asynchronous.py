@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+WEBHOOK_S = 0.25
+"""Seconds between two looks whether a test of a webhook has arrived."""
+
+
 class AsyncClient:
     """A connection to a tuner service.
 
@@ -214,6 +218,67 @@ class AsyncClient:
         """Return who the service takes this client for: ``{"name", "role", "required", "expires_at"}``."""
         found: dict[str, Any] = await self.request("GET", "/session")
         return found
+
+    async def webhooks(self) -> list[schemas.Webhook]:
+        """Return all webhooks, newest first, without their secrets."""
+        return read(schemas.WebhookList, await self.request("GET", "/webhooks")).items
+
+    async def create_webhook(
+        self,
+        url: str,
+        events: Sequence[str],
+        *,
+        project: str | None = None,
+        experiment_id: str | None = None,
+        format: Literal["json", "slack"] = "json",
+        threshold: float | None = None,
+    ) -> schemas.Webhook:
+        """Create a webhook and return it, with the secret that signs its deliveries. Nobody can read the secret again.
+
+        Args:
+            url: where deliveries are sent.
+            events: what it is told of, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists them.
+            project: only experiments of this project. None: all that this client sees.
+            experiment_id: only this experiment.
+            format: "slack" for an incoming webhook of Slack.
+            threshold: the value of the objective for the event ``objective.reached``.
+        """
+        body = {
+            "url": url,
+            "events": list(events),
+            "project": project,
+            "experiment_id": experiment_id,
+            "format": format,
+            "threshold": threshold,
+        }
+        return read(schemas.Webhook, await self.request("POST", "/webhooks", body=body))
+
+    async def change_webhook(self, webhook_id: str, **changes: Any) -> schemas.Webhook:
+        """Change the url, events, format or threshold of a webhook, and return it."""
+        return read(schemas.Webhook, await self.request("PATCH", f"/webhooks/{webhook_id}", body=changes))
+
+    async def delete_webhook(self, webhook_id: str) -> None:
+        """Delete a webhook and its deliveries."""
+        await self.request("DELETE", f"/webhooks/{webhook_id}")
+
+    async def webhook_deliveries(self, webhook_id: str, *, limit: int | None = 100) -> list[schemas.Delivery]:
+        """Return the deliveries of a webhook, newest first; None: all of them."""
+        found = self._items(f"/webhooks/{webhook_id}/deliveries", limit=limit)
+        return [read(schemas.Delivery, item) async for item in found]
+
+    async def test_webhook(self, webhook_id: str, *, timeout_s: float = 30.0) -> schemas.Delivery:
+        """Send a delivery of the event ``test``, and return it after its first attempt: `state` says whether it arrived.
+
+        timeout_s: return the delivery as it is if no attempt was made for so long.
+        """
+        made = read(schemas.Delivery, await self.request("POST", f"/webhooks/{webhook_id}/test"))
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            found = [one for one in await self.webhook_deliveries(webhook_id) if one.id == made.id]
+            if found and (found[0].state != "pending" or found[0].last_error is not None):
+                return found[0]
+            await asyncio.sleep(WEBHOOK_S)
+        return made
 
     async def _send(
         self,
@@ -468,6 +533,10 @@ class AsyncExperimentHandle:
     async def importance(self) -> schemas.Importances:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, await self._get("/importance"))
+
+    async def forecast(self, hours: float = 1.0) -> schemas.Forecast:
+        """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
+        return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))
 
     async def best(self) -> schemas.Best | None:
         """Return the best trial so far, with its value and its configuration, or None if there is none."""

@@ -108,6 +108,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
         scope=spec.scope,
         budget=spec.limits.budget,
         given_points=len(spec.points_to_evaluate),
+        gpus=spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers,
         earlier=spec.earlier or None,
     )
 

@@ -38,10 +38,10 @@ class Place:
 
 
 def lineage(place: Place, segments: Segments) -> list[Link]:
-    """Return the segments that led to the weights at this place, oldest first.
+    """Return the segments that led to the weights at `place`, oldest first.
 
-    Each continues from a checkpoint of the one before it: of the same trial after a retry or a resume, of the donor after an
-    exploit. The first one started without a checkpoint, or with one of an experiment that is gone.
+    Each one continues from a checkpoint of the one before it. After a retry or a resume, that is a segment of the same trial;
+    after an exploit, one of the donor. The first one started without a checkpoint, or with one of a deleted experiment.
     """
     backwards: list[Link] = []
     trial, ordinal, end = place.trial, place.ordinal, place.iteration
@@ -72,7 +72,7 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
 
 
 def newest(store: Store, public_id: str) -> Place | None:
-    """Return where a trial is now, or None before its first segment. Raise NotFound if there is no such trial."""
+    """Return the newest place of a trial, or None before its first segment. Raise NotFound if there is no such trial."""
     trial = store.trials.get(public_id)
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 

@@ -16,7 +16,7 @@ from tuner.store.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
-"""After the end of a segment, how long the rest of a log may take to come from another node."""
+"""Seconds after the end of a segment in which the rest of a log may come from another node."""
 _FILE_BYTES = 64 << 20  # how much of the end of a log file is read
 
 

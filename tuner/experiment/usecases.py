@@ -56,7 +56,7 @@ def create_experiment(
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before, with another spec.
     """
-    spec, names, sent = parsed(data)
+    spec, names, sent = parsed(data, checker=checker)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
@@ -71,16 +71,19 @@ def dry_run(
     seconds_per_iteration: float | None = None,
 ) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
-    spec, names, sent = parsed(data)
+    spec, names, sent = parsed(data, checker=checker)
     checked_code(spec, names, sent, checker)
     with functions_by_name():
         return preview(spec, configurations, seconds_per_iteration)
 
 
-def parsed(data: Mapping[str, Any], kept: CodeRecord | None = None) -> tuple[Spec, Container[str], CodeRecord | None]:
+def parsed(
+    data: Mapping[str, Any], kept: CodeRecord | None = None, checker: EntrypointChecker | None = None
+) -> tuple[Spec, Container[str], CodeRecord | None]:
     """Return the spec, the names of the functions in it, and the training function that it brings by value.
 
-    None of them is imported. `kept` is a function by value that is stored already, for a spec that brings none.
+    Nothing is imported for a spec without mistakes. For one with mistakes, `checker` looks at its entrypoint too, so that the
+    error lists everything that is wrong. `kept` is a function by value that is stored already, for a spec that brings none.
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
@@ -88,8 +91,24 @@ def parsed(data: Mapping[str, Any], kept: CodeRecord | None = None) -> tuple[Spe
         code = by_value.sent(data) or script or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
+        if spec.executor == "local":
+            message = "a service runs trials on Ray; 'local' is for tuner.run without a service"
+            mistakes.found.append(("/executor", message))
+    if mistakes.found and checker is not None:
+        with mistakes:
+            _check_entrypoint(data, mistakes.found, checker)
     mistakes.check()
     return spec, names, code
+
+
+def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
+    """Check the entrypoint of a spec that has other mistakes. Raise EntrypointError if it cannot be imported."""
+    known = {pointer.split("/")[1] for pointer, _ in found if pointer}
+    if not isinstance(data, Mapping) or known & {"entrypoint", "runtime_env", "function"}:
+        return
+    entrypoint, environment = data.get("entrypoint"), data.get("runtime_env") or {}
+    if isinstance(entrypoint, str) and isinstance(environment, Mapping) and not differs(environment):
+        checker.check(entrypoint, search_path(environment), environment.get("env_vars"))
 
 
 def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
@@ -271,7 +290,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
         return record.spec.num_samples
     search = record.spec.resolved.get("search") or record.spec.search
     if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
-        return 1  # it counts how often the grid is run
+        return 1  # for a grid, num_samples counts how often it is run
     return sum(record.counts.values())
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from tuner.domain.decisions import Complete, Decision, Stop
+from tuner.domain.decisions import Decision, Stop
 from tuner.domain.trial import Population
-from tuner.schedulers.base import Fact, TrialReported
+from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, below_the_cut, rank_of, reached_max_t
+from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
-"""Stands below all scores, for trials that violate the constraints."""
+"""A value below all scores, for trials that violate the constraints."""
 
 
 @dataclass(slots=True)
@@ -42,43 +42,14 @@ class ASHAScheduler(SuccessiveHalving):
     """
 
     TYPE = "asha"
+    STATE = AshaState
+    RUNG = SortedList
 
-    def __init__(
-        self,
-        max_t: float | None = None,
-        grace_period: float = 1,
-        reduction_factor: float = 4,
-        brackets: int = 1,
-        time_attr: str | None = None,
-    ) -> None:
-        super().__init__(max_t, grace_period, reduction_factor, brackets, time_attr)
-        self.state = AshaState(rungs=[[] for _ in range(brackets)])
+    def _enter(self, fact: TrialReported, rung: SortedList[float], trials: Population) -> None:
+        rung.add(self._entry(fact, trials))
 
-    def record(self, fact: Fact, trials: Population) -> None:
-        state: AshaState = self.state
-        state.newest = None
-        if not isinstance(fact, TrialReported):
-            return
-        rung = self.new_rung(fact.trial, fact.t)
-        if rung is None:
-            return
-        rungs = state.rungs[self.bracket(fact.trial)]
-        while len(rungs) <= rung:
-            rungs.append(SortedList())
-        rungs[rung].add(self._entry(fact, trials))
-        state.passed[fact.trial] = rung + 1
-        state.newest = (fact.trial, rung)
-
-    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        if not isinstance(fact, TrialReported):
-            return ()
+    def _judge(self, fact: TrialReported, rung: SortedList[float], trials: Population) -> Sequence[Decision]:
         context = self.context
-        if self._end is not None and self.at_end(fact.t):
-            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
-        newest = self.state.newest
-        if newest is None or newest[0] != fact.trial:
-            return ()
-        rung: SortedList[float] = self.state.rungs[self.bracket(fact.trial)][newest[1]]
         count = max(1, survivors(len(rung), self._eta))
         cut, entry = rung[-count], self._entry(fact, trials)
         if entry >= cut:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from tuner.domain.decisions import Complete, Decision, Note, Pause, Resume
+from tuner.domain.decisions import Decision, Note, Pause, Resume
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, rank_of, reached_max_t, reported
+from tuner.schedulers.shared.wording import at, rank_of, reported
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
@@ -42,9 +42,8 @@ class PromotionState:
     rungs: list[list[PromotionRung]]  # bracket -> rung
     passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
     waits: dict[int, Entry] = field(default_factory=dict)  # trial -> its entry in the rung where it waits
-    newest: tuple[int, int, bool] | None = (
-        None  # (trial, rung, promoted at once) if the latest fact is an entry in a rung
-    )
+    newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
+    promoted: bool = False  # whether the newest entry was promoted at once
 
 
 class ASHAPromotionScheduler(SuccessiveHalving):
@@ -62,44 +61,31 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     """
 
     TYPE = "asha_promotion"
-
-    def __init__(
-        self,
-        max_t: float | None = None,
-        grace_period: float = 1,
-        reduction_factor: float = 4,
-        brackets: int = 1,
-        time_attr: str | None = None,
-    ) -> None:
-        super().__init__(max_t, grace_period, reduction_factor, brackets, time_attr)
-        self.state = PromotionState(rungs=[[] for _ in range(brackets)])
+    STATE = PromotionState
+    RUNG = PromotionRung
 
     def record(self, fact: Fact, trials: Population) -> None:
+        """Enter a report in its rung, and note whether its trial is promoted at once."""
         state: PromotionState = self.state
-        state.newest = None
+        state.promoted = False
         if isinstance(fact, TrialEnded):
             self._leave(fact.trial)
-        if not isinstance(fact, TrialReported):
+        super().record(fact, trials)
+        if state.newest is None:
             return
-        index = self.new_rung(fact.trial, fact.t)
-        if index is None:
-            return
-        rungs = state.rungs[self.bracket(fact.trial)]
-        while len(rungs) <= index:
-            rungs.append(PromotionRung())
-        rung = rungs[index]
+        trial, index = state.newest
+        rung, first = state.rungs[self.bracket(trial)][index], next(self._promotable(), None)
+        state.promoted = first is not None and first[0] is rung and first[1] == state.waits[trial]
+        if state.promoted:
+            self._leave(trial)
+
+    def _enter(self, fact: TrialReported, rung: PromotionRung, trials: Population) -> None:
         self._leave(fact.trial)
         entry = (fact.score, -len(rung.trials))
         rung.trials.append(fact.trial)
         rung.entries.add(entry)
         rung.waiting.add(entry)
-        state.passed[fact.trial] = index + 1
-        state.waits[fact.trial] = entry
-        first = next(self._promotable(), None)
-        goes_on = first is not None and first[0] is rung and first[1] == entry
-        if goes_on:
-            self._leave(fact.trial)
-        state.newest = (fact.trial, index, goes_on)
+        self.state.waits[fact.trial] = entry
 
     def enacted(self, decision: Decision, trials: Population) -> None:
         if isinstance(decision, Resume):
@@ -126,20 +112,10 @@ class ASHAPromotionScheduler(SuccessiveHalving):
                     break
                 yield rung, entry
 
-    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        if not isinstance(fact, TrialReported):
-            return ()
-        context = self.context
-        if self._end is not None and self.at_end(fact.t):
-            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
-        state: PromotionState = self.state
-        if state.newest is None or state.newest[0] != fact.trial:
-            return ()
-        _, index, goes_on = state.newest
-        rung = state.rungs[self.bracket(fact.trial)][index]
-        where = at(context.time_attr, fact.t)
+    def _judge(self, fact: TrialReported, rung: PromotionRung, trials: Population) -> Sequence[Decision]:
+        where = at(self.context.time_attr, fact.t)
         standing = self._standing(rung, (fact.score, 1 - len(rung.trials)))
-        if goes_on:
+        if self.state.promoted:
             return (Note(reason=f"trial {fact.trial} continues at {where}: {standing}"),)
         return (Pause(trial=fact.trial, reason=f"paused at {where}: {standing}"),)
 

@@ -76,7 +76,11 @@ def _choice(
     if end is None:
         if samples is not None and samples <= MOST_FOR_GP and not any(p.condition for p in space.parameters):
             why = f"fifo with gp, since early stopping needs max_t and gp is the best searcher for {samples} trials"
-            return "fifo", {"type": "gp"}, why
+            return (
+                "fifo",
+                {"type": "gp", "tpe_if_short": True},
+                f"{why}; tpe while trials take less than a fifth of a second",
+            )
         return "fifo", {"type": "tpe"}, "fifo with tpe, since early stopping needs max_t"
     if samples is not None and samples <= FEW:
         return "fifo", {"type": "qmc"}, f"fifo, since {samples} trials are too few for early stopping"

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.domain.decisions import Complete, Decision, Stop
+from tuner.domain.decisions import Decision, Stop
 from tuner.domain.trial import Population, Trial
-from tuner.schedulers.base import Fact, TrialReported
+from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared import pareto
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, rank_of, reached_max_t, shown
+from tuner.schedulers.shared.wording import at, rank_of, shown
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 
@@ -39,53 +39,19 @@ class MOASHAScheduler(SuccessiveHalving):
 
     TYPE = "moasha"
     SEVERAL_OBJECTIVES = True
+    STATE = MoashaState
+    RUNG = list
 
-    def __init__(
-        self,
-        max_t: float | None = None,
-        grace_period: float = 1,
-        reduction_factor: float = 4,
-        brackets: int = 1,
-        time_attr: str | None = None,
-    ) -> None:
-        super().__init__(max_t, grace_period, reduction_factor, brackets, time_attr)
-        self.state = MoashaState(rungs=[[] for _ in range(brackets)])
+    def _enter(self, fact: TrialReported, rung: list[tuple[float, ...]], trials: Population) -> None:
+        rung.append(self._scores(trials[fact.trial]))
 
-    def record(self, fact: Fact, trials: Population) -> None:
-        state: MoashaState = self.state
-        state.newest = None
-        if not isinstance(fact, TrialReported):
-            return
-        rung = self.new_rung(fact.trial, fact.t)
-        if rung is None:
-            return
-        rungs = state.rungs[self.bracket(fact.trial)]
-        while len(rungs) <= rung:
-            rungs.append([])
-        rungs[rung].append(self._scores(trials[fact.trial]))
-        state.passed[fact.trial] = rung + 1
-        state.newest = (fact.trial, rung)
-
-    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        if not isinstance(fact, TrialReported):
+    def _judge(self, fact: TrialReported, rung: list[tuple[float, ...]], trials: Population) -> Sequence[Decision]:
+        count = max(1, survivors(len(rung), self._eta))
+        order = pareto.order(rung)
+        if rung[-1] in [rung[i] for i in order[:count]]:
             return ()
-        context = self.context
-        if self._end is not None and self.at_end(fact.t):
-            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
-        newest = self.state.newest
-        if newest is None or newest[0] != fact.trial:
-            return ()
-        entries = self.state.rungs[self.bracket(fact.trial)][newest[1]]
-        count = max(1, survivors(len(entries), self._eta))
-        order = pareto.order(entries)
-        if entries[-1] in [entries[i] for i in order[:count]]:
-            return ()
-        return (
-            Stop(
-                trial=fact.trial,
-                reason=f"stopped at {at(context.time_attr, fact.t)}: {self._why(entries, order, count)}",
-            ),
-        )
+        where = at(self.context.time_attr, fact.t)
+        return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, order, count)}"),)
 
     def _scores(self, trial: Trial) -> tuple[float, ...]:
         """Return its newest values as scores, in the order of the objectives."""

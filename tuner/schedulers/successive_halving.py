@@ -1,22 +1,29 @@
-"""The options, the rungs and the brackets that both forms of ASHA share."""
+"""Asynchronous successive halving: the options, the rungs and the brackets that ASHA, its promotion form and MOASHA share."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from tuner.domain.decisions import Complete, Decision
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import check_integer, check_number, options_of
-from tuner.schedulers.base import Scheduler, SchedulerContext
+from tuner.schedulers.base import Fact, Scheduler, SchedulerContext, TrialReported
 from tuner.schedulers.shared.rungs import Levels, check_max_t, reduction
+from tuner.schedulers.shared.wording import reached_max_t
 
 
 class SuccessiveHalving(Scheduler):
-    """Base class of both forms of ASHA.
+    """Base class of ASHA, its promotion form and MOASHA.
 
-    A subclass has a state with the field `passed`: for each trial, how many rungs of its bracket it has passed.
+    A subclass enters trials in rungs (`_enter`) and decides about the newest entry (`_judge`). Its state has these fields:
+
+    - rungs: bracket -> rung -> its entries
+    - passed: trial -> how many rungs of its bracket it has passed
+    - newest: (trial, rung) if the latest fact is an entry in a rung, else None
 
     Args:
         max_t: a trial that reaches it is completed. There is no rung at it. None: the experiment's.
@@ -27,6 +34,11 @@ class SuccessiveHalving(Scheduler):
             Ray Tune.
         time_attr: must equal the experiment's. None: the experiment's.
     """
+
+    STATE: ClassVar[type[Any]]
+    """The class of the state. It is called with `rungs`."""
+    RUNG: ClassVar[type[Any]]
+    """The class of a rung. It is called without arguments."""
 
     def __init__(
         self,
@@ -48,6 +60,7 @@ class SuccessiveHalving(Scheduler):
         self._end = max_t
         self._levels = [Levels(grace_period, self._eta, max_t, s) for s in range(brackets)]
         self._weights: list[float] = []
+        self.state = self.STATE([[] for _ in range(brackets)])
 
     def setup(self, context: SchedulerContext) -> None:
         super().setup(context)
@@ -71,6 +84,41 @@ class SuccessiveHalving(Scheduler):
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self)}
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        """Enter a report in the rung that it has reached, if it is a new one for its trial."""
+        state = self.state
+        state.newest = None
+        if not isinstance(fact, TrialReported):
+            return
+        index = self.new_rung(fact.trial, fact.t)
+        if index is None:
+            return
+        rungs = state.rungs[self.bracket(fact.trial)]
+        while len(rungs) <= index:
+            rungs.append(self.RUNG())
+        self._enter(fact, rungs[index], trials)
+        state.passed[fact.trial] = index + 1
+        state.newest = (fact.trial, index)
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        """Complete a trial that has reached max_t, and judge one that has just reached a rung."""
+        if not isinstance(fact, TrialReported):
+            return ()
+        if self._end is not None and self.at_end(fact.t):
+            return (Complete(trial=fact.trial, reason=reached_max_t(self.context.time_attr, fact.t, self._end)),)
+        newest = self.state.newest
+        if newest is None or newest[0] != fact.trial:
+            return ()
+        return self._judge(fact, self.state.rungs[self.bracket(fact.trial)][newest[1]], trials)
+
+    def _enter(self, fact: TrialReported, rung: Any, trials: Population) -> None:
+        """Enter a report in a rung."""
+        raise NotImplementedError
+
+    def _judge(self, fact: TrialReported, rung: Any, trials: Population) -> Sequence[Decision]:
+        """Return the decision about a trial whose report has just been entered in a rung."""
+        raise NotImplementedError
 
     def bracket(self, trial: int) -> int:
         """Return the bracket of a trial. It never changes."""

@@ -52,7 +52,7 @@ class Searcher(ABC):
     """Base class of all searchers."""
 
     TYPE: ClassVar[str]
-    #: True if one ask may take seconds, however few trials there are
+    #: True if one ask may take seconds even with few trials
     HEAVY: ClassVar[bool] = False
 
     context: SearcherContext
@@ -63,8 +63,8 @@ class Searcher(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if own := cls.__dict__.get("__init__"):
-            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
+        if cls.__init__ is not object.__init__:  # its own or an inherited one
+            cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SearcherContext) -> None:
         """Set the experiment's context, and check that the searcher supports the space.
@@ -75,7 +75,7 @@ class Searcher(ABC):
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Take in that a user has changed num_samples. The rest of the context is as in `setup`."""
+        """Adapt to a num_samples that a user has changed. The rest of the context is as in `setup`."""
         self.context = context
 
     @abstractmethod

@@ -16,7 +16,7 @@ from tuner.search.optuna_samplers.study import direction, distribution, quiet, t
 from tuner.space import Space
 
 MIN_RECORDS = 10
-"""With fewer results the shares would be noise, so none are returned."""
+"""The fewest results for which shares are returned. With fewer, they would be noise."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:

@@ -58,6 +58,12 @@ class Log:
         with self._database.read() as connection:
             return int(connection.execute(query).scalar_one())
 
+    def newest_time(self, experiment_id: int) -> float | None:
+        """Return the time of the newest event, or None if there is none."""
+        query = select(event.c.time).where(event.c.experiment_id == experiment_id)
+        with self._database.read() as connection:
+            return connection.execute(query.order_by(event.c.event_seq.desc()).limit(1)).scalar()
+
     def events_after(self, experiment_id: int, seq: int, limit: int = 1000) -> list[StreamItem]:
         """Return the events, decisions and reports whose event_seq is in (seq, seq + limit], in order."""
         with self._database.read() as connection:

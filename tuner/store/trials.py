@@ -109,6 +109,24 @@ class Trials:
         with self._database.read() as connection:
             return int(connection.execute(query).scalar() or 0)
 
+    def spans(self, experiment_id: int) -> list[tuple[float, float | None]]:
+        """Return when each segment of the experiment's trials started and ended, in the order of the starts.
+
+        The end is None while a segment runs. Segments that never started are left out.
+        """
+        query = select(segment.c.started_at, segment.c.ended_at).join(trial, trial.c.id == segment.c.trial_id)
+        query = query.where(trial.c.experiment_id == experiment_id, segment.c.started_at.is_not(None))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(segment.c.started_at)).all()
+            return [(float(start), None if end is None else float(end)) for start, end in rows]
+
+    def training(self, experiment_id: int) -> tuple[int, float]:
+        """Return the iterations and the seconds that all trials together have trained."""
+        query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
+        with self._database.read() as connection:
+            iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
+            return int(iterations or 0), float(seconds or 0.0)
+
     def newest(self, experiment_id: int, count: int) -> list[TrialRecord]:
         """Return the last `count` trials by number, without segments."""
         query = _trials_of(experiment_id).order_by(trial.c.number.desc()).limit(count)
@@ -212,7 +230,7 @@ class Trials:
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
-            if cursor.rowcount == 1:  # otherwise it is so already
+            if cursor.rowcount == 1:  # otherwise the row has this value already
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:

@@ -48,13 +48,13 @@ export function App() {
   );
 }
 
-/** Who is signed in. A service that asks nobody for a token shows nothing. */
+/** Show who is signed in. Show nothing if the service does not ask for a token. */
 function SessionButton() {
   const { data } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal), staleTime: 60_000 });
   return data?.required && data.name ? <SignOut name={data.name} /> : null;
 }
 
-/** What stays at the top of the window. Others that are fixed there, such as an open trial, begin below it. */
+/** The bar that stays at the top of the window. Other fixed parts, such as an open trial, begin below it. */
 function Top({ children }: { children: ReactNode }) {
   const ref = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {

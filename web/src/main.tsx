@@ -39,7 +39,7 @@ function page(load: () => Promise<{ default: ComponentType }>) {
 const experimentPage = () => import("./pages/ExperimentPage");
 const list = page(() => import("./pages/ExperimentsPage"));
 
-// What the first page needs is asked for at once, while the rest of the bundle is still being run.
+// Ask for the data of the first page at once, while the rest of the bundle is still being run.
 const opened = /experiments\/(exp_\w+)$/.exec(window.location.pathname)?.[1];
 if (opened) {
   void experimentPage();

@@ -22,6 +22,7 @@ import "@mantine/core/styles/Anchor.css";
 import "@mantine/core/styles/Button.css";
 import "@mantine/core/styles/Combobox.css";
 import "@mantine/core/styles/Drawer.css";
+import "@mantine/core/styles/Menu.css";
 import "@mantine/core/styles/Modal.css";
 import "@mantine/core/styles/NumberInput.css";
 import "@mantine/core/styles/PasswordInput.css";

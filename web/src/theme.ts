@@ -23,6 +23,9 @@ export const theme = createTheme({
   headings: { fontWeight: "600" },
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "20px" },
   cursorType: "pointer",
+  components: {
+    ModalCloseButton: { defaultProps: { "aria-label": "Close" } },
+  },
 });
 
 /** Colours of text with a contrast of at least 4.5 to 1 on everything that they stand on. */
@@ -32,12 +35,14 @@ export const variables: CSSVariablesResolver = () => ({
     "--mantine-color-dimmed": "#5c6470",
     "--mantine-color-placeholder": "#667080",
     "--mantine-color-anchor": "#3444aa",
+    "--combobox-chevron-color": "#4a515c",
     "--tuner-link": "#3444aa",
   },
   dark: {
     "--mantine-color-dimmed": "#a3abb9",
     "--mantine-color-placeholder": "#949cab",
     "--mantine-color-anchor": "#a9b4f0",
+    "--combobox-chevron-color": "#ced4de",
     "--tuner-link": "#a9b4f0",
     "--mantine-color-body": "#1a1c21",
     // White text stands on these.

@@ -27,9 +27,10 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
+from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
-from tuner.driver.hosts.driven import Driven, RayGroups
+from tuner.driver.hosts.driven import Driven, HostGroups
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.owners import owner_name
@@ -44,10 +45,10 @@ from tuner.usercode.pickling import dumps
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driven: list[weakref.ref[RayGroups]] = []
+    driven: list[weakref.ref[HostGroups]] = []
     trials: list[Any] = []
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if not driven:
             driven.append(weakref.ref(self))
         trials.append(segment.trial)
@@ -55,7 +56,7 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
         return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
     gc.collect()
@@ -78,7 +79,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 ) -> None:
     answers: list[Any] = []
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         for numbers, age in (
             ([2], 0.0),
@@ -93,7 +94,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
         return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
@@ -113,16 +114,16 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """Yield a host without a cluster. Each trial starts, and ends at once."""
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    async def interrupt(self: RayGroups, segment: SegmentRef, why: str) -> None:
+    async def interrupt(self: HostGroups, segment: SegmentRef, why: str) -> None:
         pass
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(RayGroups, "run", run)
-    monkeypatch.setattr(RayGroups, "interrupt", interrupt)
+    monkeypatch.setattr(HostGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
@@ -146,11 +147,11 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
         nodes.append(node)
         return function(*args)
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         return Outcome(kind="returned")
 
     monkeypatch.setattr(Host, "_on_node", on_node)
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "run", run)
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
@@ -220,8 +221,10 @@ async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlit
     assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
 
 
-async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experiment(host: Host) -> None:
-    """SQLite gives the id of the newest row to the next one if that row was deleted."""
+async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experiment(
+    host: Host, sqlite_url: str
+) -> None:
+    """A backup that is restored may give the id of a deleted row to another one."""
     going_on, deleted = (host.store.experiments.create(a_spec(**SMALL)) for _ in range(2))
     given: list[tuple[str, int]] = []
     for record in (going_on, deleted):
@@ -234,6 +237,8 @@ async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experi
     first = host.store.commands.add(deleted.id, "pause")
     await host._take_commands()
     host.store.experiments.remove(deleted.id)
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as database:
+        database.execute("DELETE FROM sqlite_sequence WHERE name = 'command'")
     second = host.store.commands.add(going_on.id, "pause")
     assert second == first, "otherwise this test shows nothing"
     await host._take_commands()
@@ -267,13 +272,13 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
 async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if segment.ordinal == 1:  # it never starts
             return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "run", run)
     made = host.store.experiments.create(a_spec(**SMALL))
     host._begin(made)
     await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
@@ -323,6 +328,13 @@ async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on
     assert await ended(host, left) is ExperimentState.COMPLETED
 
 
+def _let_witness_pass(host: Host) -> None:
+    """Let the expired leases that the host knows have been seen for `WITNESS_S` longer."""
+    expired = host._candidates._expired
+    for key, (epoch, since) in expired.items():
+        expired[key] = (epoch, since - candidates.WITNESS_S)
+
+
 async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
     """A `tuner.resume` whose Ray did not start leaves its command behind."""
     left = left_behind(host)
@@ -334,7 +346,7 @@ async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Ho
 async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
     ended_process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     dead_here, living_here = owner_name(ended_process.pid), owner_name(os.getppid())
     ended_process.communicate()
@@ -342,7 +354,7 @@ async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
     held = {owner: left_behind(host, "api") for owner in (dead_here, living_here, elsewhere, told)}
     for owner, record in held.items():
         host.store.drivers.claim(record.id, owner, 3600.0, time.time())
-    host._gone.add(told)
+    host._candidates.add_dead([told])
     await host._take_experiments()
     assert set(host.tasks) == {held[dead_here].id, held[told].id}
     states = await asyncio.gather(*(ended(host, held[owner]) for owner in (dead_here, told)))
@@ -352,8 +364,8 @@ async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
 async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
-    monkeypatch.setattr(module, "WITNESS_S", 0.0)
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
     host._failed_at = time.monotonic()
@@ -374,10 +386,10 @@ async def test_a_host_that_starts_after_an_outage_gives_living_drivers_time_to_r
     host.store.drivers.renew(theirs.id, epoch, 60.0, time.time())
     await host._take_experiments()
     host.store.drivers.renew(theirs.id, epoch, 1.0, time.time() - 60.0)
-    host._expired = {key: (known, since - module.WITNESS_S) for key, (known, since) in host._expired.items()}
+    _let_witness_pass(host)
     await host._take_experiments()
     assert not host.tasks, "it was renewed in between, so it has been expired only now"
-    host._expired = {key: (known, since - module.WITNESS_S) for key, (known, since) in host._expired.items()}
+    _let_witness_pass(host)
     await host._take_experiments()
     assert await ended(host, theirs) is ExperimentState.COMPLETED
 
@@ -385,9 +397,9 @@ async def test_a_host_that_starts_after_an_outage_gives_living_drivers_time_to_r
 async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a full disk, or on a standby server, reads still work."""
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
-    monkeypatch.setattr(module, "WITNESS_S", 0.0)
+    """Reads still work with a full disk, or on a standby server."""
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs = left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
 
@@ -453,7 +465,7 @@ class Reporting:
         self.reports: dict[str, int] = {}
         reports = self.reports
 
-        async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
             await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
                 reports[f"{self.record.name} {segment.trial}"] = count
@@ -463,7 +475,7 @@ class Reporting:
                     return Outcome(kind="left")
             return Outcome(kind="returned")
 
-        monkeypatch.setattr(RayGroups, "run", run)
+        monkeypatch.setattr(HostGroups, "run", run)
 
 
 def stopping(name: str) -> dict[str, Any]:

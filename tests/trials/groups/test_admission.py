@@ -1,4 +1,4 @@
-"""Who gets a worker group next, without Ray. `test_fair_share` tests the rule itself."""
+"""Test who gets a worker group next, without Ray. `test_fair_share` tests the rule itself."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Why workers did not start. What needs a cluster is in `test_pool`."""
+"""Test the errors of workers that did not start. `test_pool` builds groups on a cluster."""
 
 from __future__ import annotations
 
 import pytest
 import ray.exceptions as r
 
-from tuner.trials.groups.builder import LostAtStart, start_error
+from tuner.trials.groups.builder import start_error
+from tuner.trials.messages.lost import LostAtStart
 
 
 def raised() -> r.RayTaskError:

@@ -1,4 +1,4 @@
-"""The pool of worker groups, on a real Ray. What needs no Ray is in `test_admission` and `test_warm`."""
+"""Test the pool of worker groups on a real Ray. `test_admission` and `test_warm` test parts of it without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker groups that are kept for the next segment, without Ray."""
+"""Test the worker groups that are kept for the next segment, without Ray."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
 from tuner.errors import NotFound, SpecError
+from tuner.experiment import forecast as forecasts
 from tuner.experiment import replay as replays
 from tuner.experiment import trials, usecases
 from tuner.experiment.fork import fork_experiment
@@ -446,6 +447,29 @@ def best_so_far(
 def importance(here: Here, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
     return answer(schemas.Importances.of(here.importances.of(record)))
+
+
+@router.get(
+    "/experiments/{experiment_id}/forecast",
+    response_model=schemas.Forecast,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get when it will end, what it will have found by then, and what more training would bring.",
+)
+def forecast(
+    here: Here,
+    experiment_id: ExperimentId,
+    hours: Annotated[
+        float,
+        Query(
+            gt=0,
+            le=1e6,
+            allow_inf_nan=False,
+            description="how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the "
+            "training so far counts",
+        ),
+    ] = 1.0,
+) -> Response:
+    return answer(schemas.Forecast.of(forecasts.forecast(here.store, _find(here.store, experiment_id), hours)))
 
 
 @router.post(

@@ -35,6 +35,7 @@ from tuner.api.schemas.experiments import (
     Share,
     labels,
 )
+from tuner.api.schemas.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
 from tuner.api.schemas.forms import (
     WORDS,
     ErrorItem,
@@ -68,6 +69,7 @@ from tuner.api.schemas.trials import (
     TrialPage,
     TrialSample,
 )
+from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
     "WORDS",
@@ -94,6 +96,7 @@ __all__ = [
     "Decision",
     "DecisionKind",
     "DecisionPage",
+    "Delivery",
     "DryRun",
     "Enqueue",
     "ErrorItem",
@@ -102,6 +105,10 @@ __all__ = [
     "ExperimentPage",
     "Failure",
     "Finished",
+    "Forecast",
+    "ForecastEnd",
+    "ForecastMore",
+    "ForecastRange",
     "Fork",
     "Health",
     "Importances",
@@ -141,6 +148,8 @@ __all__ = [
     "TrialSample",
     "Usage",
     "UsageSeries",
+    "Webhook",
+    "WebhookList",
     "labels",
     "mode_of",
     "rfc3339",

@@ -1,7 +1,7 @@
-"""The driver host: a Ray actor that reserves no CPU and drives many experiments as asyncio tasks.
+"""The driver host: it drives many experiments as asyncio tasks of one event loop.
 
-Ranks and placement groups belong to it. If it dies, Ray removes them, and the next host continues every experiment from what
-the database holds.
+On Ray it is an actor that reserves no CPU. For the local executor it is a thread of the script. Ranks belong to it. If it dies,
+they end, and the next host continues every experiment from what the database holds.
 """
 
 from __future__ import annotations
@@ -11,33 +11,28 @@ import contextlib
 import gc
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import ray
-from packaging.version import Version
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from tuner import __version__, log_format
+from tuner import log_format
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
-from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
+from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
+from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
-from tuner.driver.hosts.owners import owner_is_dead, owner_name
+from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, NewerHost, Retryable, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
@@ -49,24 +44,12 @@ from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
-from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 POLL_S = 0.5
-SCRIPTS = ("python", "study")
-"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
-
-WITNESS_S = 2.0
-"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
-
-A holder that could not reach the database for a while renews its leases within `POLL_S` seconds once it can.
-"""
-
-LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
 """Seconds between two looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
@@ -76,12 +59,8 @@ LOGS_S = 10.0
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
-
-_VERSION = "-v"
-"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
-ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
-
+_QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
+"""The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
 
@@ -90,10 +69,17 @@ CommandKey = tuple[int, int, float]
 
 
 class Host:
-    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
+    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    Args:
+        settings: the settings of the process that starts the host.
+        name: of the actor.
+        executor: where trials run; None: on Ray, of which this is an actor then.
+    """
+
+    def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
         self.settings, self.name = settings, name
+        self.executor: Executor = executor if executor is not None else _on_ray()
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
@@ -111,18 +97,15 @@ class Host:
         self._serving = self._adopting = False
         self._attended_at = float("-inf")  # when a service called the last time
         self._news: list[str] = []  # lines for the log of the service
-        self._offered: set[str] = set()  # public ids
-        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
-        self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
+        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
-        self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
-        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_server = ReportServer(self.report, self.take_logs, self._called)
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._figures = Figures()
@@ -155,16 +138,14 @@ class Host:
             self._figures.writes.add(time.perf_counter() - begun)
 
     @property
-    def node(self) -> str:
-        """Return Ray's id of the node that it runs on."""
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+    def node(self) -> str | None:
+        """Return the id of the node that it runs on; None if there is only this machine."""
+        return self.executor.node
 
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(
-                ray.get_runtime_context().current_actor,
+            options = GroupOptions(
                 name=self.name,
                 report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
@@ -173,6 +154,7 @@ class Host:
                 standing=self._standing,
                 preempt_after_s=self.settings.preempt_after_s,
             )
+            self._groups = self.executor.groups(options)
         return self._groups
 
     def _standing(self, experiment: str) -> Standing:
@@ -181,10 +163,7 @@ class Host:
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
-            return await on_node(node, function, *args)
-        return await asyncio.to_thread(function, *args)
+        return await self.executor.on_node(node, function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
@@ -194,7 +173,7 @@ class Host:
         adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
         gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
         """
-        self._gone |= set(gone) - {self.owner}
+        self._candidates.add_dead(gone)
         self._serving = self._serving or serve
         if serve:
             self._adopting = adopt
@@ -204,15 +183,17 @@ class Host:
         return self.owner
 
     async def _begin_background(self) -> None:
-        await asyncio.to_thread(remove_orphans)
+        await asyncio.to_thread(self.executor.clean_up)
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
             ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
-                self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
-            gc.collect()
-            # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many objects.
-            gc.freeze()
+                self._report_address = await self._report_server.open(self.executor.listen_at())
+            if self.executor.own_process:
+                gc.collect()
+                # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many
+                # objects.
+                gc.freeze()
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
@@ -221,8 +202,10 @@ class Host:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
-    async def drive(self, public_id: str) -> str:
+    async def drive(self, public_id: str, executor: str = "") -> str:
         """Drive this experiment until it has ended or is paused, and return its state.
+
+        executor: where its trials run and why, for the log.
 
         Raises:
             Conflict: another driver, which is alive, has it.
@@ -233,7 +216,7 @@ class Host:
             if record.id not in self.tasks:
                 if record.state.ended and not await self._is_to_go_on(record.id, record.state):
                     return str(record.state)
-                self._begin(record)
+                self._begin(record, executor)
             state = await asyncio.shield(self.tasks[record.id])
             if not await self._is_to_go_on(record.id, state):
                 return str(state)
@@ -302,6 +285,12 @@ class Host:
         """Return a reference, in a list, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
+    async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
+        """Answer a rank that has no actor to call."""
+        if question not in _QUESTIONS:
+            raise NotImplementedError(question)
+        return await getattr(self, question)(*arguments)
+
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
@@ -315,9 +304,7 @@ class Host:
 
     async def cluster(self) -> dict[str, Any]:
         """Return the cluster as `overview` describes it."""
-        nodes, available = await asyncio.gather(
-            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
-        )
+        nodes, available = await self.executor.nodes()
         standings = {name: self._standing(name) for name in self._named}
         return overview(
             nodes,
@@ -362,7 +349,7 @@ class Host:
 
         keep_groups: keep groups without GPUs until their idle timeout.
         """
-        async with self._starting:  # a start that is under way would go on with a closed database
+        async with self._starting:  # a start that is under way would continue with a closed database
             if self.tasks:
                 return
             await self._end_tasks(self._background)
@@ -394,8 +381,8 @@ class Host:
 
     # -- one experiment --------------------------------------------------------------------------------------------------
 
-    def _begin(self, record: ExperimentRecord) -> None:
-        task = asyncio.create_task(self._drive(record), name=record.public_id)
+    def _begin(self, record: ExperimentRecord, executor: str = "") -> None:
+        task = asyncio.create_task(self._drive(record, executor), name=record.public_id)
         self.tasks[record.id] = task
         task.add_done_callback(lambda done: self._forget(record, done))
 
@@ -405,13 +392,13 @@ class Host:
             log.error("experiment %s is not driven any more: %s", record.public_id, error, exc_info=error)
             self._not_before[record.id] = time.time() + AGAIN_S
 
-    async def _drive(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         with log_format.about(experiment=record.public_id):
-            return await self._drive_alone(record)
+            return await self._drive_alone(record, executor)
 
-    async def _drive_alone(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
-        if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
+        if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
@@ -428,7 +415,7 @@ class Host:
             ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
-            slots = capacity(record.spec.scaling)
+            slots = self.executor.capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
@@ -436,7 +423,7 @@ class Host:
             self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands)
+            state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 if self._groups is not None:
@@ -539,13 +526,13 @@ class Host:
                     await self._take_experiments()
                 self._reading = True
             except Exception:
-                if self._reading:  # once for an outage, which may last
+                if self._reading:  # log an outage only once, since it may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -569,144 +556,27 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
+        """Begin to drive the experiments without a living driver that this host should drive."""
         now = time.time()
-        free = await asyncio.to_thread(self.store.drivers.claimable, now)
-        free += await asyncio.to_thread(self._left_by_the_dead, now)
-        found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
-        if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
-            # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
-            found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        found = self._without_fresh(found)
-        theirs = [record.id for record in found if record.source in SCRIPTS]
-        commands = await asyncio.to_thread(self.store.commands.pending, theirs)
-        cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
-        for record in found:
+        busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
+        # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.
+        outage = time.monotonic() < self._failed_at + self.settings.lease_s / 2
+        found = await asyncio.to_thread(self._candidates.find, now, busy=busy, outage=outage, adopt=self._adopting)
+        for record, why, adopted in found.to_drive:
             if record.id in self.tasks:
                 continue
-            if record.source not in SCRIPTS:
-                self._take_up(record, "it was created over the API")
-            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
-                self._take_up(record, "it is to be cancelled")
-            elif record.abandoned(now) and self._adopting:
+            if adopted:
                 await self.write(self.store.drivers.adopt, record.id)
-                self._take_up(record, "its script is gone, and this service adopts such experiments")
-            elif record.abandoned(now) and record.public_id not in self._offered:
-                self._offered.add(record.public_id)
-                self._news.append(how_to_go_on(record))
-
-    def _without_fresh(self, found: Sequence[ExperimentRecord]) -> list[ExperimentRecord]:
-        """Return the records without those whose lease has been seen expired for less than `WITNESS_S`.
-
-        This host may have begun when an outage of the database had just ended, and so know nothing of it.
-        """
-        now, before, self._expired = time.monotonic(), self._expired, {}
-        ready = []
-        for record in found:
-            if record.driver_owner in (None, self.owner) or self._is_gone(record.driver_owner):
-                ready.append(record)
-                continue
-            epoch, since = before.get(record.id, (0, 0.0))
-            if epoch != record.driver_epoch:
-                epoch, since = record.driver_epoch, now
-            self._expired[record.id] = (epoch, since)
-            if now >= since + WITNESS_S:
-                ready.append(record)
-        return ready
-
-    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
-        if time.monotonic() < self._leases_read_at + LEASES_S:
-            return []
-        self._leases_read_at = time.monotonic()
-        return [r for r in self.store.drivers.claimable(now, leased_from=self.owner) if self._is_gone(r.driver_owner)]
-
-    def _is_gone(self, owner: str | None) -> bool:
-        return owner in self._gone or owner_is_dead(owner)
-
-    def _take_up(self, record: ExperimentRecord, why: str) -> None:
-        self._offered.discard(record.public_id)
-        self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
-        self._begin(record)
+            self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
+            self._begin(record)
+        self._news += [how_to_go_on(record) for record in found.to_offer]
 
 
 def _key(command: CommandRecord) -> CommandKey:
     return command.id, command.experiment_id, command.created_at
 
 
-def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of this package has started.
+def _on_ray() -> Executor:
+    from tuner.driver.hosts.ray_executor import RayExecutor
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
-
-    Raises:
-        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
-            no experiment would go on.
-    """
-    base, ended = _base_name(settings), []
-    for name in sorted(_names_of_hosts()):
-        version = name.removeprefix(base)
-        if (
-            name == _shared_name(settings)
-            or not name.startswith(base)
-            or (version and not version.startswith(_VERSION))
-        ):
-            continue
-        try:
-            host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has just ended
-            continue
-        status: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            status = ray.get(host.status.remote(), timeout=ANSWER_S)
-        number = version.removeprefix(_VERSION)
-        if number and status.get("attended") and Version(number) > Version(__version__):
-            raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
-                "none while that one runs: update it, or end the other one"
-            )
-        owner = status.get("owner")
-        ray.kill(host)
-        until = time.monotonic() + ANSWER_S
-        while (
-            name in _names_of_hosts() and time.monotonic() < until
-        ):  # once it is gone, its placement groups are orphans
-            time.sleep(0.05)
-        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
-    return ended
-
-
-def _names_of_hosts() -> set[str]:
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return {
-        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
-    }
-
-
-def _base_name(settings: Settings) -> str:
-    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
-
-
-def _shared_name(settings: Settings) -> str:
-    return f"{_base_name(settings)}{_VERSION}{__version__}"
-
-
-def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """Start the actor and return its handle.
-
-    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
-    service never uses a host that runs the code of another version.
-    """
-    name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "max_concurrency": 10_000,
-        "namespace": NAMESPACE,
-        "name": name,
-        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
-    }
-    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
-        here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
-    if shared:
-        options |= {"lifetime": "detached", "get_if_exists": True}
-    return ray.remote(Host).options(**options).remote(settings, name)
+    return RayExecutor()

@@ -87,7 +87,7 @@ class Link:
 
     def _start_host(self) -> Any:
         """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
-        from tuner.driver.hosts.host import end_other_versions, start_host
+        from tuner.driver.hosts.start import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -143,7 +143,7 @@ def main() -> None:
             print(json.dumps(what), file=lines)
 
     settings, adopt = pickle.loads(base64.b64decode(sys.stdin.readline()))
-    from tuner.driver.hosts import host  # noqa: F401, as loading Ray takes a second or two, in which its head may start
+    from tuner.driver.hosts import start  # noqa: F401, as loading Ray takes a second or two, in which its head may start
 
     address = sys.stdin.readline().strip()
     if not address:

@@ -27,7 +27,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
 AT_ONCE = 100
-"""How many trials are sent before other work of the event loop has its turn. Pickling them takes a few milliseconds."""
+"""The number of trials that are sent before the event loop does other work. Pickling them takes a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -98,12 +98,14 @@ class Proposals:
 
 @dataclass(slots=True)
 class _Copy:
-    """What a helper knows of one experiment."""
+    """The state of one experiment in a helper."""
 
     trials: Population
     context: SearcherContext
     count: int = 0  # all trials below this number have been sent
-    live: dict[int, Any] = field(default_factory=dict)  # trials that had not ended when they were sent, with their look
+    live: dict[int, Any] = field(
+        default_factory=dict
+    )  # trials that had not ended when they were sent, with the value of `_look`
 
     def changed(self, trials: Population) -> list[Trial]:
         """Return the trials that the helper does not know as they are now."""
@@ -135,7 +137,7 @@ def _look(trial: Trial) -> Any:
 
 
 class _Helper:
-    """One helper process, and what it knows."""
+    """One helper process, and the experiments that it knows."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None

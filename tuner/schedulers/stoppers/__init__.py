@@ -17,11 +17,13 @@ from tuner.schedulers.stoppers.combined import CombinedStopper, from_argument, f
 from tuner.schedulers.stoppers.function import FunctionStopper
 from tuner.schedulers.stoppers.limits import MaximumIterationStopper, ThresholdStopper, TimeStopper
 from tuner.schedulers.stoppers.plateau import ExperimentPlateauStopper, TrialPlateauStopper
+from tuner.schedulers.stoppers.worth import ExpectedImprovementStopper
 
 __all__ = [
     "ITERATION",
     "TIME",
     "CombinedStopper",
+    "ExpectedImprovementStopper",
     "ExperimentPlateauStopper",
     "FunctionStopper",
     "MaximumIterationStopper",

@@ -1,4 +1,4 @@
-"""Several stoppers at once, and stoppers from what a user or a spec gives."""
+"""Combine several stoppers, and build stoppers from a user's argument or a spec."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tuner.schedulers.stoppers.from_ray import stopper_from_ray
 from tuner.schedulers.stoppers.function import FunctionStopper
 from tuner.schedulers.stoppers.limits import MaximumIterationStopper, ThresholdStopper, TimeStopper
 from tuner.schedulers.stoppers.plateau import ExperimentPlateauStopper, TrialPlateauStopper
+from tuner.schedulers.stoppers.worth import ExpectedImprovementStopper
 
 
 class CombinedStopper(Stopper):
@@ -67,6 +68,7 @@ _TYPES: dict[str, type[Stopper]] = {
         TimeStopper,
         TrialPlateauStopper,
         ExperimentPlateauStopper,
+        ExpectedImprovementStopper,
         FunctionStopper,
         CombinedStopper,
     )

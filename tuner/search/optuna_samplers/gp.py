@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population
 from tuner.options import check_boolean, check_integer
-from tuner.search.optuna_samplers.model_based import ModelBased
+from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
+from tuner.search.optuna_samplers.tpe import known_space_tpe
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+
+PROPOSAL_S = 0.2
+"""What a proposal costs, with a share of the first one, which imports torch."""
+
+RECENT = 20
+"""How many completed trials tell how long the next one will take."""
 
 
 class GPSearch(ModelBased):
@@ -17,7 +28,15 @@ class GPSearch(ModelBased):
 
     Log EI: Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023. It
     learns from completed trials only, and its cost grows with the cube of their number. Use it for up to a few hundred
-    expensive trials without early stopping. The first `n_startup_trials` are random.
+    expensive trials without early stopping.
+
+    Args:
+        n_startup_trials: the first trials, which are random.
+        deterministic_objective: True if equal configurations have equal results.
+        tpe_if_short: True to let TPE propose while trials are shorter than a proposal of the Gaussian process takes, which
+            is about a tenth of a second, and some seconds for the first one.
+        constraints: bounds on reported metrics.
+        warm_start: results of earlier experiments.
     """
 
     TYPE = "gp"
@@ -27,14 +46,35 @@ class GPSearch(ModelBased):
         self,
         n_startup_trials: int = 10,
         deterministic_objective: bool = False,
+        tpe_if_short: bool = False,
         constraints: Mapping[str, Any] | None = None,
         warm_start: Sequence[Any] = (),
     ) -> None:
         super().__init__(constraints, warm_start)
         check_integer("n_startup_trials", n_startup_trials)
         check_boolean("deterministic_objective", deterministic_objective)
+        check_boolean("tpe_if_short", tpe_if_short)
+        self.tpe_if_short = tpe_if_short
         self.n_startup_trials = n_startup_trials
         self.deterministic_objective = deterministic_objective
+
+    def is_heavy(self, trials: Population) -> bool:
+        return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
+
+    def _is_short(self, trials: Population) -> bool:
+        """Return True if TPE is to propose the next trial: one of the first, or one that is expected to be short."""
+        if not self.tpe_if_short:
+            return False
+        if len(trials) < self.n_startup_trials:
+            return True  # random anyway
+        ended = (trial.running_s for trial in reversed(list(trials)) if trial.state is TrialState.COMPLETED)
+        recent = list(itertools.islice(ended, RECENT))
+        return bool(recent) and statistics.mean(recent) < PROPOSAL_S
+
+    def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
+        if not self._is_short(trials):
+            return self.sampler(seed)
+        return known_space_tpe(self.context, self._mirror, seed, n_startup_trials=self.n_startup_trials)
 
     def sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler

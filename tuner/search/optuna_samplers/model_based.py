@@ -74,7 +74,7 @@ class ModelBased(Proposer):
         self._mirror.sync(trials)
         seed = keyed_seed(self.context.seed, "suggest", number, *([attempt] if attempt else []))
         with quiet():
-            sampler = self.sampler(seed % 2**32)
+            sampler = self.sampler_for(seed % 2**32, trials)
         params, state = self._mirror.ask(sampler)
         note = (
             f"{self._left_out} records of warm_start do not fit this space and were left out"
@@ -82,6 +82,10 @@ class ModelBased(Proposer):
             else ""
         )
         return Suggestion(params, state, note)
+
+    def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
+        """Return the sampler that proposes the next trial."""
+        return self.sampler(seed)
 
     @abstractmethod
     def sampler(self, seed: int) -> BaseSampler:

@@ -11,6 +11,9 @@ from tuner.search.optuna_samplers.model_based import ModelBased
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
+    from tuner.search.base import SearcherContext
+    from tuner.search.optuna_samplers.study import Mirror
+
 
 class TPESearch(ModelBased):
     """Proposes configurations by Optuna's TPESampler.
@@ -53,17 +56,39 @@ class TPESearch(ModelBased):
         self.constant_liar = constant_liar
 
     def sampler(self, seed: int) -> BaseSampler:
-        from tuner.search.optuna_samplers.tpe_sampler import KnownSpaceTPE
-
-        together = len(self.context.objectives) == 1 if self.multivariate is None else self.multivariate
-        conditional = any(p.condition for p in self.context.space.parameters)
-        return KnownSpaceTPE(
-            self._mirror.distributions,
-            self._mirror.matrix,
+        return known_space_tpe(
+            self.context,
+            self._mirror,
+            seed,
             n_startup_trials=self.n_startup_trials,
             n_ei_candidates=self.n_ei_candidates,
-            multivariate=together,
-            group=together and conditional,
+            multivariate=self.multivariate,
             constant_liar=self.constant_liar,
-            seed=seed,
         )
+
+
+def known_space_tpe(
+    context: SearcherContext,
+    mirror: Mirror,
+    seed: int,
+    *,
+    n_startup_trials: int = 10,
+    n_ei_candidates: int = 24,
+    multivariate: bool | None = None,
+    constant_liar: bool = True,
+) -> BaseSampler:
+    """Return a TPE sampler over a study that mirrors the trials. The options are those of `TPESearch`."""
+    from tuner.search.optuna_samplers.tpe_sampler import KnownSpaceTPE
+
+    together = len(context.objectives) == 1 if multivariate is None else multivariate
+    conditional = any(p.condition for p in context.space.parameters)
+    return KnownSpaceTPE(
+        mirror.distributions,
+        mirror.matrix,
+        n_startup_trials=n_startup_trials,
+        n_ei_candidates=n_ei_candidates,
+        multivariate=together,
+        group=together and conditional,
+        constant_liar=constant_liar,
+        seed=seed,
+    )

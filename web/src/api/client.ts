@@ -1,9 +1,21 @@
 /** The calls of the HTTP API, with the paths and types of its OpenAPI document. Every failure is an ApiError with a sentence to show. */
 
 import createClient from "openapi-fetch";
+import { takeEarly } from "./early";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
-import type { Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, XAxis } from "./types";
+import { POINTS, SAMPLE } from "./sizes";
+import type {
+  CheckpointItem,
+  Decision,
+  DecisionKind,
+  Experiment,
+  Page,
+  Problem,
+  SegmentItem,
+  Webhook,
+  XAxis,
+} from "./types";
 
 export class ApiError extends Error {
   readonly status: number;
@@ -26,7 +38,7 @@ export class ApiError extends Error {
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
   headers: { Accept: "application/json" },
-  fetch: (request) => fetch(request),
+  fetch: (request) => takeEarly(request) ?? fetch(request),
 });
 
 /** The data of an answer, or an ApiError. */
@@ -49,6 +61,11 @@ async function answered<T>(
     problem?.detail || problem?.title || `${response.status} ${response.statusText}`,
     problem,
   );
+}
+
+/** Wait for an answer without content. */
+async function done(call: Promise<{ error?: unknown; response: Response }>): Promise<null> {
+  return answered(call.then(({ error, response }) => ({ data: null, error, response })));
 }
 
 function isProblem(value: unknown): value is Problem {
@@ -88,7 +105,16 @@ export interface TrialQuery {
 export interface NewToken {
   name: string;
   role: "viewer" | "editor" | "admin";
+  project: string | null;
   expires_days: number | null;
+}
+
+export interface NewWebhook {
+  url: string;
+  events: Webhook["events"];
+  format: Webhook["format"];
+  project: string | null;
+  threshold: number | null;
 }
 
 export interface ExperimentQuery {
@@ -108,8 +134,41 @@ export interface CurvesQuery {
   to?: number;
 }
 
-/** The verbs of an experiment. The service says which of these its state allows. */
-export type Action = Extract<Experiment["actions"][number], "pause" | "resume" | "cancel" | "kill">;
+/** The verbs that are asked about in one question. The service says which of these the experiment's state allows. */
+export type Action = Extract<
+  Experiment["actions"][number],
+  "pause" | "resume" | "cancel" | "kill" | "archive" | "unarchive"
+>;
+
+/** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
+export interface ExperimentPatch {
+  name?: string;
+  notes?: string;
+  tags?: Record<string, string | null>;
+  num_samples?: number | null;
+  priority?: number;
+  weight?: number;
+  limits?: Record<string, number | null>;
+}
+
+export interface ExperimentChanges {
+  changes: Record<string, unknown>;
+  learn: boolean;
+}
+
+export type TrialAction = "stop" | "retry";
+
+/** Another scheduler or searcher for what was recorded; null stands for the experiment's own. */
+export interface ReplayAsked {
+  scheduler: Record<string, unknown> | null;
+  search: string | null;
+  max_concurrent_trials: number | null;
+}
+
+export interface TrialFork {
+  checkpoint_id: string | null;
+  params: Record<string, unknown>;
+}
 
 const PAGE = 1000;
 
@@ -138,7 +197,7 @@ export const api = {
       signal,
     ),
   curves: (id: string, query: CurvesQuery, signal?: AbortSignal) => {
-    const params = { path: { experiment_id: id }, query: { points: 400, limit: 1000, ...query } };
+    const params = { path: { experiment_id: id }, query: { points: POINTS, limit: SAMPLE, ...query } };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/curves", { params, ...aborting(signal) }), signal);
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
@@ -171,12 +230,31 @@ export const api = {
       }),
       signal,
     ),
+  replay: (id: string, body: ReplayAsked) =>
+    answered(
+      http.POST("/api/v1/experiments/{experiment_id}/replay", {
+        params: { path: { experiment_id: id } },
+        body: body as never,
+      }),
+    ),
   create: (spec: object, key: string) =>
     answered(http.POST("/api/v1/experiments", { params: { header: { "idempotency-key": key } }, body: spec as never })),
   tokens: (signal?: AbortSignal) => answered(http.GET("/api/v1/tokens", { ...aborting(signal) }), signal),
   createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
   revokeToken: (id: string) =>
     answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
+  webhooks: (signal?: AbortSignal) => answered(http.GET("/api/v1/webhooks", { ...aborting(signal) }), signal),
+  createWebhook: (body: NewWebhook) => answered(http.POST("/api/v1/webhooks", { body: body as never })),
+  deleteWebhook: (id: string) =>
+    done(http.DELETE("/api/v1/webhooks/{webhook_id}", { params: { path: { webhook_id: id } } })),
+  deliveries: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/webhooks/{webhook_id}/deliveries", {
+        params: { path: { webhook_id: id }, query: { page_size: 20 } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
@@ -206,6 +284,9 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
       signal,
     ),
+  /** The URL of everything that one rank has printed in one segment, as plain text. */
+  logUrl: (id: string, rank: number, segment: number | undefined) =>
+    `${ROOT}api/v1/trials/${encodeURIComponent(id)}/logs/text?rank=${rank}${segment ? `&segment=${segment}` : ""}`,
   usage: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
@@ -218,8 +299,57 @@ export const api = {
     ),
   act: (id: string, action: Action) =>
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
-  stopTrial: (id: string) =>
-    answered(http.POST("/api/v1/trials/{trial_id}/stop", { params: { path: { trial_id: id } } })),
+  /** Let an experiment start more trials. One that has ended runs again. */
+  continue: (id: string, more: number | null) =>
+    answered(
+      http.POST("/api/v1/experiments/{experiment_id}/continue", {
+        params: { path: { experiment_id: id } },
+        body: { num_samples: more } as never,
+      }),
+    ),
+  change: (id: string, patch: ExperimentPatch) =>
+    answered(
+      http.PATCH("/api/v1/experiments/{experiment_id}", {
+        params: { path: { experiment_id: id } },
+        body: patch as never,
+      }),
+    ),
+  delete: (id: string) =>
+    done(http.DELETE("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } } })),
+  fork: (id: string, body: ExperimentChanges, key: string) =>
+    answered(
+      http.POST("/api/v1/experiments/{experiment_id}/fork", {
+        params: { path: { experiment_id: id }, header: { "idempotency-key": key } },
+        body: body as never,
+      }),
+    ),
+  enqueue: (id: string, configurations: readonly Record<string, unknown>[]) =>
+    answered(
+      http.POST("/api/v1/experiments/{experiment_id}/enqueue", {
+        params: { path: { experiment_id: id } },
+        body: { configurations } as never,
+      }),
+    ),
+  checkpoints: (id: string, trial: number, signal?: AbortSignal): Promise<CheckpointItem[]> =>
+    all((token) => {
+      const params = { path: { experiment_id: id }, query: { trial, page_size: PAGE, ...from(token) } };
+      return answered(
+        http.GET("/api/v1/experiments/{experiment_id}/checkpoints", { params, ...aborting(signal) }),
+        signal,
+      );
+    }),
+  pin: (id: string, pinned: boolean) =>
+    answered(
+      http.POST(`/api/v1/checkpoints/{checkpoint_id}/${pinned ? "pin" : "unpin"}`, {
+        params: { path: { checkpoint_id: id } },
+      }),
+    ),
+  /** The URL of a checkpoint's files in one archive. */
+  checkpointUrl: (id: string) => `${ROOT}api/v1/checkpoints/${encodeURIComponent(id)}/download`,
+  actOnTrial: (id: string, action: TrialAction) =>
+    answered(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
+  forkTrial: (id: string, body: TrialFork) =>
+    answered(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
   signOut: async (): Promise<void> => {

@@ -322,6 +322,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when it will end, what it will have found by then, and what more training would bring. */
+        get: operations["experiments_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/replay": {
         parameters: {
             query?: never;
@@ -887,6 +904,23 @@ export interface paths {
         get: operations["webhooks_deliveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a delivery of the event `test` now; for editors */
+        post: operations["webhooks_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1661,13 +1695,12 @@ export interface components {
             id: string;
             /**
              * Event
-             * @description what happened
-             * @enum {string}
+             * @description what happened; test: somebody asked for a test
              */
-            event: "experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached";
+            event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...
+             * @description exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
@@ -1841,6 +1874,11 @@ export interface components {
              * @description GPU hours that its trials have used, as of its newest event
              */
             gpu_hours: number;
+            /**
+             * Gpu Hours Saved
+             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             */
+            gpu_hours_saved: number;
             /**
              * Cpu Hours
              * @description CPU hours that its trials have held, as of its newest event
@@ -2142,6 +2180,103 @@ export interface components {
              * @description its checkpoint; null if none is kept
              */
             checkpoint_id: string | null;
+        };
+        /**
+         * Forecast
+         * @description A forecast as of the newest event, from how much recorded searches still found when they were as far as this one.
+         */
+        Forecast: {
+            /**
+             * Metric
+             * @description the first objective
+             */
+            metric: string;
+            /**
+             * Time
+             * @description when the newest event was; null before the first
+             */
+            time: string | null;
+            /** @description null: it has ended, or it is too early to tell */
+            end: components["schemas"]["ForecastEnd"] | null;
+            /** @description its best value at the end, never worse than the present one; null: it is too early to tell */
+            best: components["schemas"]["ForecastRange"] | null;
+            /** @description what more training would bring; null: it is too early to tell */
+            more: components["schemas"]["ForecastMore"] | null;
+            /**
+             * Summary
+             * @description all of it, or why there is none, in sentences
+             */
+            summary: string;
+        };
+        /** ForecastEnd */
+        ForecastEnd: {
+            /**
+             * Limit
+             * @description the limit that is expected to end the experiment
+             * @enum {string}
+             */
+            limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
+            /**
+             * Reason
+             * @description what ends it, in words
+             */
+            reason: string;
+            /** @description seconds that it will still run, without the time for which it is paused */
+            seconds: components["schemas"]["ForecastRange"];
+        };
+        /** ForecastMore */
+        ForecastMore: {
+            /**
+             * Gpu Hours
+             * @description the GPU hours that this is about; null if trials use no GPUs
+             */
+            gpu_hours: number | null;
+            /**
+             * Seconds
+             * @description how long they take at the present pace
+             */
+            seconds: number;
+            /**
+             * Improvement
+             * @description by how much the best value will improve on average; above 0 whatever the mode
+             */
+            improvement: number;
+            /**
+             * Low
+             * @description it will improve by at least this in nine of ten cases
+             */
+            low: number;
+            /**
+             * High
+             * @description it will improve by at most this in nine of ten cases
+             */
+            high: number;
+            /**
+             * Chance
+             * @description the probability of any improvement
+             */
+            chance: number;
+        };
+        /**
+         * ForecastRange
+         * @description An expected value with an interval that is meant to hold in eight of ten cases.
+         */
+        ForecastRange: {
+            /**
+             * Expected
+             * @description the middle of what is to be expected
+             */
+            expected: number;
+            /**
+             * Low
+             * @description where the interval begins
+             */
+            low: number;
+            /**
+             * High
+             * @description where the interval ends
+             */
+            high: number;
         };
         /** Health */
         Health: {
@@ -3068,6 +3203,11 @@ export interface components {
              * @description the only project that the caller sees; null: all
              */
             project: string | null;
+            /**
+             * Sign In Url
+             * @description where a browser signs in with the organization's provider; null: there is none
+             */
+            sign_in_url: string | null;
         };
         /** Share */
         Share: {
@@ -3962,6 +4102,13 @@ export interface components {
              */
             scope: "all" | "last";
             /**
+             * Executor
+             * @description where trials run: on Ray, or in processes of this machine, one for each trial, without Ray
+             * @default ray
+             * @enum {string}
+             */
+            executor: "ray" | "local";
+            /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
              * @default null
@@ -4146,6 +4293,8 @@ export interface components {
             n_startup_trials: number;
             /** @default false */
             deterministic_objective: boolean;
+            /** @default false */
+            tpe_if_short: boolean;
             /** @default null */
             constraints: {
                 [key: string]: unknown;
@@ -4381,7 +4530,7 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4411,7 +4560,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -5057,7 +5206,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5162,7 +5311,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -6215,6 +6364,75 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_forecast: {
+        parameters: {
+            query?: {
+                /** @description how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the training so far counts */
+                hours?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9324,6 +9542,92 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

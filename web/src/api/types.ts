@@ -8,6 +8,7 @@ export type Experiment = Schemas["Experiment"];
 export type Trial = Schemas["Trial"];
 export type TrialWithSegments = Schemas["TrialDetail"];
 export type Segment = Schemas["Segment"];
+export type CheckpointItem = Schemas["CheckpointItem"];
 export type Failure = Schemas["Failure"];
 export type Curves = Schemas["Curves"];
 export type Series = Schemas["Series"];
@@ -23,6 +24,8 @@ export type UsageSeries = Schemas["UsageSeries"];
 export type Lineage = Schemas["Lineage"];
 export type LineageSegment = Schemas["LineageSegment"];
 export type Importances = Schemas["Importances"];
+export type Webhook = Schemas["Webhook"];
+export type Replay = Schemas["Replay"];
 export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];

@@ -13,11 +13,11 @@ interface ParetoChartProps {
   points: readonly Point[];
   front: ReadonlySet<number>;
   objectives: Experiment["objectives"];
-  /** Which objectives are the horizontal and the vertical axis. */
+  /** The objectives that are the horizontal and the vertical axis. */
   axes: readonly [number, number];
   trials: ReadonlyMap<number, Trial>;
   only: ReadonlySet<number> | null;
-  /** Of trials that were picked. */
+  /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
   selected: number | null;
   pointed: number | null;

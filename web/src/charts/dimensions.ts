@@ -5,7 +5,7 @@ import { metric as written, param } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
-  /** Of the parameter; of the objective "objective:" and the metric. */
+  /** The parameter's name, or "objective:" and the metric. */
   id: string;
   label: string;
   objective: boolean;
@@ -53,7 +53,7 @@ export function valueAt({ range }: Dimension, position: number): number {
   return log ? min * (max / min) ** position : min + position * (max - min);
 }
 
-/** What a brush on an axis chooses: the numbers in it, or the categories that it covers; null if it covers none. */
+/** Return the selection of a brush: the numbers in it, or the categories that it covers; null if there are none. */
 export function choose(dimension: Dimension, from: number, to: number): Chosen | null {
   const [low, high] = [Math.min(from, to), Math.max(from, to)];
   if (dimension.range) return { from: valueAt(dimension, low), to: valueAt(dimension, high) };
@@ -149,6 +149,12 @@ export function dimensionsOf(
   return found;
 }
 
+/** Put the axes that `ids` names into its order; others stay behind them, in the order that they had. */
+export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]): readonly Dimension[] {
+  const named = ids.flatMap((id) => dimensions.find((one) => one.id === id) ?? []);
+  return [...named, ...dimensions.filter((one) => !named.includes(one))];
+}
+
 function dimensionOf(name: string, values: readonly unknown[], domain: Domain, optional: boolean): Dimension | null {
   const base = { id: name, label: name, objective: false, optional };
   const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
@@ -192,7 +198,7 @@ interface Domain {
   categories: unknown[] | null;
 }
 
-/** What the space says of a parameter; its name is the path to it. */
+/** Return the domain of a parameter. The parameter's name is its path in the space. */
 function domainOf(space: Experiment["space"], name: string): Domain {
   let here: unknown = space[name] ?? space;
   if (here === space) for (const part of name.split("/")) here = isObject(here) ? here[part] : undefined;

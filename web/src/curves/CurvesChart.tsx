@@ -13,9 +13,9 @@ export interface CurvesChartProps {
   curves: Curves;
   /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
-  /** From 0 for none to below 1. */
+  /** The weight of the smoothing: 0 for none, and always below 1. */
   smoothing: number;
-  /** Of trials that were picked. */
+  /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
   objective: Pick<Experiment, "metric" | "mode">;
   rank: ReadonlyMap<number, number>;

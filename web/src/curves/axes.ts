@@ -1,4 +1,4 @@
-/** What every chart hands to uPlot for its axes. */
+/** The axis options that every chart passes to uPlot. */
 
 import "uplot/dist/uPlot.min.css";
 import type uPlot from "uplot";

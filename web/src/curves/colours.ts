@@ -25,7 +25,7 @@ const WORST_TO_BEST: Record<Theme, [Stop, Stop, Stop]> = {
   ],
 };
 
-/** How many shades are told apart; curves of one shade are drawn with one stroke. */
+/** The number of shades. Curves of one shade are drawn with one stroke. */
 export const SHADES = 64;
 
 /** Share in [0, 1], 1 for the best, as an sRGB colour. */
@@ -70,7 +70,7 @@ export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<numbe
 
 const counted = new WeakMap<ReadonlyMap<number, number>, number>();
 
-/** How many trials have a rank: of a sample, those that are not in it count, too. */
+/** Return how many trials have a rank. If only a sample is here, the trials outside it count, too. */
 export function rankedOf(rank: ReadonlyMap<number, number>): number {
   let found = counted.get(rank);
   if (found === undefined) {
@@ -87,7 +87,7 @@ const IDENTITY: Record<Theme, readonly string[]> = {
   dark: ["#ff8c42", "#56b4e9", "#2fd0a5", "#e79ccb", "#f0e442", "#9ad0ff", "#d9a066", "#b9a3ff", "#ff7a9c", "#d0d0d0"],
 };
 
-/** How many trials can be picked, each with a colour of its own. */
+/** The largest number of trials that can be picked, each with a colour of its own. */
 export const MOST_PICKED = 10;
 
 export function identityColour(nth: number, theme: Theme): string {

@@ -223,13 +223,13 @@ describe("extent", () => {
     expect(view.y.min).toBeLessThan(0.6);
     expect(view.y.max).toBeGreaterThan(0.7);
     expect(view.x.min).toBeLessThan(1);
-    expect(view.outside).toBe(0);
+    expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
   it("leaves diverged values outside where small is good, and says how many", () => {
     const view = extent(diverged, { log: false, logX: false, trim: "min" })!;
     expect(view.y.max).toBeLessThan(1);
-    expect(view.outside).toBe(1);
+    expect(view.outside).toEqual({ below: 0, above: 1 });
     expect(extent(diverged, { log: false, logX: false, trim: null })!.y.max).toBeGreaterThan(1e8);
   });
 
@@ -237,16 +237,25 @@ describe("extent", () => {
     expect(extent(diverged, { log: false, logX: false, trim: "max" })!.y.max).toBeGreaterThan(1e8);
   });
 
-  it("does not trim for a little", () => {
+  it("trims only if the others would be pressed into a line", () => {
     const close = Array.from({ length: 80 }, (_, i) => series(i, [[1], [0.9 + 0.00025 * i]]));
-    expect(extent([...close, series(98, [[1], [0.8]])], { log: false, logX: false, trim: "max" })!.outside).toBe(1);
-    const wider = [...close, series(97, [[1], [0.865]])];
-    expect(extent([...wider, series(98, [[1], [0.82]])], { log: false, logX: false, trim: "max" })!.outside).toBe(0);
+    const outside = (worst: number) =>
+      extent([...close, series(98, [[1], [worst]])], { log: false, logX: false, trim: "max" })!.outside;
+    expect(outside(-40)).toEqual({ below: 1, above: 0 });
+    expect(outside(0.5)).toEqual({ below: 0, above: 0 });
+  });
+
+  it("shows a learning curve from its first report on", () => {
+    const curve = Array.from({ length: 13 }, (_, i) => 0.95 - 0.85 * Math.exp(-1.5 * i));
+    const learned = Array.from({ length: 20 }, (_, i) => series(i, [curve.map((_, k) => k + 1), curve]));
+    const view = extent(learned, { log: false, logX: false, trim: "max" })!;
+    expect(view.y.min).toBeLessThan(0.1);
+    expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
   it("can leave out both sides, for a metric that is no objective", () => {
     const view = extent([...diverged, series(98, [[1], [-1e9]])], { log: false, logX: false, trim: "both" })!;
-    expect(view.outside).toBe(2);
+    expect(view.outside).toEqual({ below: 1, above: 1 });
   });
 
   it("leaves out what lies at or before zero of a horizontal log axis", () => {
@@ -263,13 +272,13 @@ describe("extent", () => {
     expect(view.x.min).toBeGreaterThan(0.9);
   });
 
-  it("is much the same where quartiles come from a sample", () => {
+  it("leaves one diverged trial out of many long ones", () => {
     const next = random(9);
     const large = Array.from({ length: 60 }, (_, i) =>
       series(i, [Array.from({ length: 500 }, (_, k) => k), Array.from({ length: 500 }, () => 0.5 + 0.3 * next())]),
     );
     const view = extent([...large, series(99, [[1], [1e6]])], { log: false, logX: false, trim: "min" })!;
-    expect(view.outside).toBe(1);
+    expect(view.outside).toEqual({ below: 0, above: 1 });
     expect(view.y.max).toBeLessThan(1);
   });
 

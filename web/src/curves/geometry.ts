@@ -1,4 +1,4 @@
-/** What a chart of curves needs to know of its points: how far they reach, where they lie in pixels, which is nearest. */
+/** The geometry of a chart of curves: how far its points reach, where they lie in pixels, and which is nearest. */
 
 import type { CurveSegment, Mode, Series, XAxis } from "../api/types";
 
@@ -48,7 +48,7 @@ function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean
   return axis === "step" && after.cause !== "exploit" && last !== undefined && first !== undefined && first > last;
 }
 
-/** How many points of a line stand between those of this segment and of the next: one that lifts the pen, or none. */
+/** The number of points between this segment of a line and the next: one that lifts the pen, or none. */
 function gap(series: Series, k: number, axis: XAxis): number {
   const after = series.segments[k + 1];
   return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
@@ -203,9 +203,9 @@ export interface Point {
 export interface Extent {
   x: Range;
   y: Range;
-  /** Points that lie outside of the y range. */
-  outside: number;
-  /** What the points themselves take, without room around them. */
+  /** The numbers of points that are left out because they lie below or above the y range. */
+  outside: { below: number; above: number };
+  /** The range of the points themselves, without room around them. */
   points: { x: Range; y: Range };
 }
 
@@ -215,12 +215,13 @@ export interface View {
   trim: Mode | "both" | null;
 }
 
-const SAMPLE = 8192;
+/** Far-off values are left out only if all others would otherwise get less than this share of the height. */
+const PRESSED = 0.05;
 
 /**
- * The view that shows all curves; null while there is no point. With `trim`, values far off on the worse side of that mode (more
- * than four interquartile ranges from the middle half) stay outside, since a few diverged ones would press all others into one line.
- * The quartiles of more than 8,192 points are those of an evenly spaced sample. Only curves that have changed are looked through.
+ * The view that shows all curves; null while there is no point. With `trim`, far-off values on the worse side of that mode are
+ * left out if they would press all others into a line, as a few diverged trials do. What is far off follows from what whole
+ * trials cover: three quarters of them are always shown from their first report to their last.
  */
 export function extent(series: readonly Series[], view: View): Extent | null {
   const { log, logX, trim } = view;
@@ -234,14 +235,16 @@ export function extent(series: readonly Series[], view: View): Extent | null {
     maxY = Math.max(maxY, one.maxY);
   }
   if (n === 0) return null;
-  let [low, high, outside] = [minY, maxY, 0];
+  let [low, high] = [minY, maxY];
+  const outside = { below: 0, above: 0 };
   if (trim !== null && !log) {
-    const sample = sampleOf(series, Math.ceil(n / SAMPLE), view);
-    const [q1, q3] = [quantile(sample, 0.25), quantile(sample, 0.75)];
-    const reach = 4 * (q3 - q1);
-    const from = reach > 0 && trim !== "min" ? q1 - reach : -Infinity;
-    const to = reach > 0 && trim !== "max" ? q3 + reach : Infinity;
-    if (minY < from || maxY > to) {
+    const reported = bounds.filter((one) => one.count > 0);
+    const bottom = quantile(Float64Array.from(reported, (one) => one.minY).sort(), 0.25);
+    const top = quantile(Float64Array.from(reported, (one) => one.maxY).sort(), 0.75);
+    const reach = 2 * (top - bottom);
+    const from = reach > 0 && trim !== "min" ? bottom - reach : -Infinity;
+    const to = reach > 0 && trim !== "max" ? top + reach : Infinity;
+    if (Math.min(to, maxY) - Math.max(from, minY) < PRESSED * (maxY - minY)) {
       [low, high] = [Infinity, -Infinity];
       const take = (value: number) => {
         low = Math.min(low, value);
@@ -256,13 +259,12 @@ export function extent(series: readonly Series[], view: View): Extent | null {
           return;
         }
         each(one, view, (value) => {
-          if (value < from || value > to) outside++;
+          if (value < from) outside.below++;
+          else if (value > to) outside.above++;
           else take(value);
         });
       });
     }
-    // Only if what is left gets at least twice as high by it.
-    if (2 * (high - low) > maxY - minY) [low, high, outside] = [minY, maxY, 0];
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
   return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, points };
@@ -287,7 +289,7 @@ interface Bounds {
   maxY: number;
 }
 
-/** By log and logX; a series is replaced by another object when it changes, so that what is known of it stays true. */
+/** Known bounds, by log and logX. A series that changes is replaced by another object, so its known bounds stay true. */
 const known = [0, 1, 2, 3].map(() => new WeakMap<Series, Bounds>());
 
 function boundsOf(series: Series, view: View): Bounds {
@@ -306,23 +308,6 @@ function boundsOf(series: Series, view: View): Bounds {
     cache.set(series, found);
   }
   return found;
-}
-
-/** Return every `stride`th value of all curves taken one after the other, sorted. */
-function sampleOf(series: readonly Series[], stride: number, { log, logX }: View): Float64Array {
-  const values: number[] = [];
-  let skip = 0;
-  for (const one of series) {
-    for (const { x, y } of one.segments) {
-      let k = skip;
-      for (; k < x.length; k += stride) {
-        const value = y[k];
-        if (value !== null && value !== undefined && !(log && value <= 0) && !(logX && x[k]! <= 0)) values.push(value);
-      }
-      skip = k - x.length;
-    }
-  }
-  return Float64Array.from(values).sort();
 }
 
 /** Return whether `shown` can stay as it is: it holds all points, and is not much longer than a newly chosen range. */

@@ -20,12 +20,24 @@ import {
   inView,
   layOutOne,
   nearest,
-  type Axis,
   type Extent,
   type Line,
   type Range,
   type Source,
 } from "./geometry";
+import {
+  arrow,
+  disc,
+  drawLeftOut,
+  drawRungs,
+  INK,
+  leftOutWords,
+  markEnd,
+  markExploits,
+  trace,
+  type Axes,
+} from "./marks";
+import { number } from "../format";
 
 export interface Look {
   /** The objective's: far-off values on its worse side may be left out. */
@@ -57,13 +69,14 @@ export interface Zoom {
 export interface PlotHandlers {
   onHover: (hover: Hover | null) => void;
   onSelect: (number: number) => void;
+  /** Called with the number of far-off points that are left out. */
   onOutside: (points: number) => void;
   onZoom: (zoom: Zoom | null) => void;
 }
 
 export interface PlotData {
   series: readonly Series[];
-  /** The same before they were smoothed: drawn faintly below them, if they are others and not too many. */
+  /** The series before smoothing. They are drawn faintly below the others if they differ and are not too many. */
   raw?: readonly Series[];
   /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
   rank: ReadonlyMap<number, number>;
@@ -79,29 +92,13 @@ const FADED = "0.22";
 const MOST_ARROWS = 60;
 /** Up to so many curves, those before smoothing are drawn, too. */
 const MOST_RAW = 60;
-/** How often all curves are drawn again while only some change. */
+/** Milliseconds after which all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
 /** Points drawn in one frame. */
 const FRAME_POINTS = 20_000;
+const NOTHING_LEFT_OUT = { below: 0, above: 0 };
 /** Room to grow into, as a share of the axis, so that not every report moves the axes. */
 const HEADROOM = 0.08;
-
-const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string; rung: string }> = {
-  light: {
-    axis: "#5c6470",
-    grid: "rgba(20, 30, 50, 0.07)",
-    halo: "#ffffff",
-    failed: "#c92a2a",
-    rung: "rgba(60, 75, 110, 0.35)",
-  },
-  dark: {
-    axis: "#9aa3b2",
-    grid: "rgba(255, 255, 255, 0.07)",
-    halo: "#16181d",
-    failed: "#ff8787",
-    rung: "rgba(190, 205, 240, 0.35)",
-  },
-};
 
 export class CurvesPlot {
   private readonly root: HTMLElement;
@@ -113,7 +110,7 @@ export class CurvesPlot {
   /** A hidden canvas on which all curves are drawn again, frame by frame, before it replaces the visible one. */
   private readonly spare = layer();
   private data: PlotData = { series: [], rank: new Map(), source: () => undefined, live: false };
-  /** From the worst to the best, so that the best are drawn last. */
+  /** Sorted from the worst to the best, so that the best are drawn last. */
   private series: readonly Series[] = [];
   private bySeries = new Map<number, Series>();
   private laid = new Map<number, { series: Series; line: Line }>();
@@ -129,7 +126,7 @@ export class CurvesPlot {
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
   private settling: ReturnType<typeof setTimeout> | undefined;
-  /** How often all curves were drawn, and how many were drawn alone: for tests. */
+  /** The number of times that all curves were drawn, and that single curves were drawn: for tests. */
   readonly drawn = { all: 0, alone: 0 };
 
   constructor(root: HTMLElement, look: Look, handlers: PlotHandlers) {
@@ -171,7 +168,8 @@ export class CurvesPlot {
     const { log, logX, trim, mode, objective } = this.look;
     this.view = extent(this.series, { log, logX, trim: !trim ? null : objective ? mode : "both" });
     if (!this.plot) return;
-    this.handlers.onOutside(this.view?.outside ?? 0);
+    const { below, above } = this.view?.outside ?? NOTHING_LEFT_OUT;
+    this.handlers.onOutside(below + above);
     if (!this.zoomed && this.fit()) return;
     if (!this.shown && !this.zoomed) return this.draw();
     if (fewer || sources || first || (colours && !data.live)) this.draw();
@@ -222,7 +220,7 @@ export class CurvesPlot {
 
   private build(): void {
     const ink = INK[this.look.theme];
-    const font = `11px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
+    const font = this.font(11);
     const axis = {
       stroke: ink.axis,
       font,
@@ -282,7 +280,7 @@ export class CurvesPlot {
     u.over.addEventListener("dblclick", () => this.handlers.onZoom(null));
   }
 
-  /** What was dragged over becomes the view; a drag along one axis leaves the other as it is. */
+  /** Make the dragged area the view. A drag along one axis leaves the other as it is. */
   private zoom(u: uPlot): void {
     const { left, top, width, height } = u.select;
     if (width <= 0 && height <= 0) return;
@@ -339,7 +337,7 @@ export class CurvesPlot {
     });
   }
 
-  private axes(): { x: Axis; y: Axis } | null {
+  private axes(): Axes | null {
     const plot = this.plot;
     const [x, y] = [plot?.scales["x"], plot?.scales["y"]];
     if (!plot || !this.shown || x?.min == null || x.max == null || y?.min == null || y.max == null) return null;
@@ -350,7 +348,7 @@ export class CurvesPlot {
   }
 
   /** The pixels of a curve, computed again only if it or the axes have changed. */
-  private lineOf(series: Series, axes: { x: Axis; y: Axis }): Line {
+  private lineOf(series: Series, axes: Axes): Line {
     const known = this.laid.get(series.number);
     if (known?.series === series) return known.line;
     const line = layOutOne(series, axes.x, axes.y, this.look.x);
@@ -358,7 +356,7 @@ export class CurvesPlot {
     return line;
   }
 
-  private layOutAll(axes: { x: Axis; y: Axis }): void {
+  private layOutAll(axes: Axes): void {
     const key = JSON.stringify([axes, this.look.x]);
     if (key !== this.laidFor) this.laid.clear();
     this.laidFor = key;
@@ -417,8 +415,8 @@ export class CurvesPlot {
   }
 
   /** Paint everything, a frame's worth of points at a time. */
-  private *paint(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): Generator<void> {
-    this.drawRungs(context, axes);
+  private *paint(context: CanvasRenderingContext2D, axes: Axes): Generator<void> {
+    drawRungs(context, this.look.rungs, axes, this.look.theme, this.font(10));
     this.drawRaw(context, axes);
     let piece: Line[] = [];
     let points = 0;
@@ -434,6 +432,10 @@ export class CurvesPlot {
     this.drawArrows(context);
     for (const line of this.lines)
       if (this.bySeries.get(line.number)?.state === "failed") this.drawEnd(context, line, 1);
+    if (this.view && !this.zoomed) {
+      const words = leftOutWords(this.view.outside, this.view.y, number);
+      drawLeftOut(context, words, axes, this.look.theme, this.font(11));
+    }
   }
 
   /** Lines come from the worst to the best, so those of one shade follow each other and are one stroke. */
@@ -456,7 +458,7 @@ export class CurvesPlot {
     }
   }
 
-  private drawRaw(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): void {
+  private drawRaw(context: CanvasRenderingContext2D, axes: Axes): void {
     const { raw, series } = this.data;
     if (!raw || raw === series || raw.length > MOST_RAW) return;
     context.save();
@@ -467,36 +469,6 @@ export class CurvesPlot {
       trace(context, layOutOne(one, axes.x, axes.y, this.look.x).points);
       context.strokeStyle = this.colourOf(one.number);
       context.stroke();
-    }
-    context.restore();
-  }
-
-  private drawRungs(context: CanvasRenderingContext2D, { x, y }: { x: Axis; y: Axis }): void {
-    const { rungs, theme, logX } = this.look;
-    context.save();
-    context.strokeStyle = INK[theme].rung;
-    context.fillStyle = INK[theme].axis;
-    context.font = `10px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
-    context.lineWidth = 1;
-    context.setLineDash([4, 4]);
-    let free = -Infinity;
-    for (const level of rungs) {
-      const at =
-        Math.round(
-          logX
-            ? x.to * (Math.log(level / x.range.min) / Math.log(x.range.max / x.range.min))
-            : (x.to * (level - x.range.min)) / (x.range.max - x.range.min),
-        ) + 0.5;
-      if (!(at >= 0 && at <= x.to)) continue;
-      context.beginPath();
-      context.moveTo(at, 0);
-      context.lineTo(at, y.from);
-      context.stroke();
-      const label = `rung ${level}`;
-      const width = context.measureText(label).width;
-      if (at + 4 < free || at + 4 + width > x.to) continue;
-      context.fillText(label, at + 4, y.from - 5);
-      free = at + 10 + width;
     }
     context.restore();
   }
@@ -544,17 +516,18 @@ export class CurvesPlot {
       .filter((line) => line !== undefined && inView(line, axes.x.to, axes.y.from)) as Line[];
     this.lower.style.opacity = lines.length ? FADED : "1";
     context.lineJoin = context.lineCap = "round";
+    // All halos lie below all of these lines, so that none of them hides another one.
+    context.beginPath();
+    for (const line of lines) trace(context, line.points);
+    context.lineWidth = 6;
+    context.strokeStyle = INK[this.look.theme].halo;
+    context.stroke();
     for (const line of lines) {
-      for (const [width, colour] of [
-        [6, INK[this.look.theme].halo],
-        [2.5, this.colourOf(line.number)],
-      ] as const) {
-        context.beginPath();
-        trace(context, line.points);
-        context.lineWidth = width;
-        context.strokeStyle = context.fillStyle = colour;
-        context.stroke();
-      }
+      context.beginPath();
+      trace(context, line.points);
+      context.lineWidth = 2.5;
+      context.strokeStyle = context.fillStyle = this.colourOf(line.number);
+      context.stroke();
       const { points } = line;
       if (points.length <= 400) {
         for (let i = 0; i < points.length; i += 2) {
@@ -579,43 +552,12 @@ export class CurvesPlot {
     }
   }
 
-  /** How a trial ended: a dot if it was stopped, a ring if it is paused, a cross if it failed. */
   private drawEnd(context: CanvasRenderingContext2D, line: Line, size: number): void {
-    const { points } = line;
-    let last = points.length - 2;
-    while (last >= 0 && Number.isNaN(points[last + 1]!)) last -= 2;
-    if (last < 0) return;
-    const [x, y] = [points[last]!, points[last + 1]!];
-    const alone = last === 0 || Number.isNaN(points[last - 1]!);
-    switch (this.bySeries.get(line.number)?.state) {
-      case "stopped":
-      case "cancelled":
-        return disc(context, x, y, 2.6 * size);
-      case "failed": {
-        const r = 3.5 * size;
-        const [width, stroke] = [context.lineWidth, context.strokeStyle];
-        context.beginPath();
-        context.moveTo(x - r, y - r);
-        context.lineTo(x + r, y + r);
-        context.moveTo(x - r, y + r);
-        context.lineTo(x + r, y - r);
-        context.lineWidth = 1.8;
-        context.strokeStyle = INK[this.look.theme].failed;
-        context.stroke();
-        [context.lineWidth, context.strokeStyle] = [width, stroke];
-        return;
-      }
-      case "paused": {
-        const fill = context.fillStyle;
-        disc(context, x, y, 3 * size);
-        context.fillStyle = INK[this.look.theme].halo;
-        disc(context, x, y, 1.6 * size);
-        context.fillStyle = fill;
-        return;
-      }
-      default:
-        if (alone) disc(context, x, y, 1.6 * size);
-    }
+    markEnd(context, line, this.bySeries.get(line.number)?.state, size, this.look.theme);
+  }
+
+  private font(size: number): string {
+    return `${size}px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
   }
 
   private point(event: MouseEvent): void {
@@ -636,89 +578,4 @@ function layer(): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.style.cssText = "position:absolute;inset:0;pointer-events:none;transition:opacity 120ms";
   return canvas;
-}
-
-function trace(context: CanvasRenderingContext2D, points: Float64Array): void {
-  let down = false;
-  for (let i = 0; i < points.length; i += 2) {
-    const y = points[i + 1]!;
-    if (Number.isNaN(y)) {
-      down = false;
-    } else if (down) {
-      context.lineTo(points[i]!, y);
-    } else {
-      const x = points[i]!;
-      context.moveTo(x, y);
-      down = true;
-      // A line of a single point would be invisible.
-      if (!(i + 3 < points.length) || Number.isNaN(points[i + 3]!)) {
-        context.moveTo(x - 1.2, y);
-        context.lineTo(x + 1.2, y);
-      }
-    }
-  }
-}
-
-/** A dotted line with a head at its end. */
-function arrow(
-  context: CanvasRenderingContext2D,
-  x0: number,
-  y0: number,
-  x1: number,
-  y1: number,
-  colour: string,
-  width: number,
-): void {
-  if ([x0, y0, x1, y1].some(Number.isNaN)) return;
-  const length = Math.hypot(x1 - x0, y1 - y0);
-  context.save();
-  context.strokeStyle = context.fillStyle = colour;
-  context.lineWidth = width;
-  context.lineCap = "butt";
-  context.setLineDash([2, 3]);
-  context.beginPath();
-  context.moveTo(x0, y0);
-  context.lineTo(x1, y1);
-  context.stroke();
-  if (length > 12) {
-    // The head stops short of the diamond that marks the point itself.
-    const [dx, dy] = [(x1 - x0) / length, (y1 - y0) / length];
-    const [tipX, tipY] = [x1 - 5 * dx, y1 - 5 * dy];
-    context.setLineDash([]);
-    context.beginPath();
-    context.moveTo(tipX, tipY);
-    context.lineTo(tipX - 6 * dx - 3.2 * dy, tipY - 6 * dy + 3.2 * dx);
-    context.lineTo(tipX - 6 * dx + 3.2 * dy, tipY - 6 * dy - 3.2 * dx);
-    context.closePath();
-    context.fill();
-  }
-  context.restore();
-}
-
-/** A diamond at the point from which a trial continued with another one's weights. */
-function markExploits(context: CanvasRenderingContext2D, { points, exploits }: Line, size: number, halo: string): void {
-  const fill = context.fillStyle;
-  for (const { at } of exploits) {
-    const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
-    if (Number.isNaN(y)) continue;
-    for (const [r, colour] of [
-      [5 * size, halo],
-      [3.6 * size, fill],
-    ] as const) {
-      context.beginPath();
-      context.moveTo(x - r, y);
-      context.lineTo(x, y - r);
-      context.lineTo(x + r, y);
-      context.lineTo(x, y + r);
-      context.fillStyle = colour;
-      context.fill();
-    }
-  }
-  context.fillStyle = fill;
-}
-
-function disc(context: CanvasRenderingContext2D, x: number, y: number, radius: number): void {
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fill();
 }

@@ -4,7 +4,7 @@ import type { Series } from "../api/types";
 
 const known = new Map<number, WeakMap<Series, Series>>();
 
-/** The same object for the same curve and weight, so that only curves that have changed are drawn again. */
+/** Return the same object for the same curve and weight, so that only curves that have changed are drawn again. */
 export function smoothed(series: Series, weight: number): Series {
   if (weight <= 0) return series;
   let cache = known.get(weight);

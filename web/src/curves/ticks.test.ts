@@ -15,7 +15,7 @@ function pixelOf(scale: Scale, value: number, min: number, max: number, pixels: 
     : ((value - min) / (max - min)) * pixels;
 }
 
-/** What must hold for every axis: it ends, rises, stays inside, and no two labels touch or say the same. */
+/** Check what must hold for every axis: it ends, rises and stays inside, and no two labels touch or are equal. */
 function check(scale: Scale, min: number, max: number, room: Room): void {
   const { at, labels } = ticks(scale, min, max, room);
   const must = (holds: boolean, what: string) => {
@@ -68,7 +68,7 @@ describe("ticks", () => {
           (positive ? 1 : next() < 0.5 ? -1 : 1) *
           10 ** (scale === "time" || scale === "count" ? 7 * next() : 24 * next() - 12);
         const low = scale === "count" || scale === "time" ? (next() < 0.4 ? 0 : Math.floor(from)) : from;
-        // From a sliver of the value itself to many times of it.
+        // The span is between a small part of the value itself and many times the value.
         const span = Math.max(
           Math.abs(low) * 10 ** (12 * next() - 8),
           scale === "count" ? 2 : scale === "time" ? 0.05 : 0,

@@ -117,7 +117,7 @@ function clean(value: number, step: number): number {
   return decimals > 0 && decimals <= 20 ? Number(value.toFixed(decimals)) : value;
 }
 
-/** As many decimals as tell two neighbours apart; powers of ten if the plain form is long. */
+/** Format with as many decimals as tell two neighbours apart, or as powers of ten if that would be long. */
 function decimalLabel(step: number): (value: number) => string {
   const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
   return (value) => {

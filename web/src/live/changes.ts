@@ -30,7 +30,7 @@ export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "tri
 
 /** The trials that charts show: all of them, or, of very many, the best and some from all ranks behind them. */
 export interface Sample {
-  /** By number. */
+  /** Sorted by number. */
   items: readonly Trial[];
   complete: boolean;
   /** The rank of each item among all trials, as the service has last said; null where all trials are here. */

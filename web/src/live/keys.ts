@@ -14,5 +14,6 @@ export const keys = {
   decisions: (id: string) => ["experiment", id, "decisions"] as const,
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
+  trialCheckpoints: (id: string) => ["trial", id, "checkpoints"] as const,
   trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
 };

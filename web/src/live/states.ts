@@ -1,4 +1,4 @@
-/** Which states are final. */
+/** The final states. */
 
 import type { ExperimentState, TrialState } from "../api/types";
 

@@ -13,6 +13,8 @@ import {
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
+import { forgetEarly } from "../api/early";
+import { ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
 import type { Range, Source } from "../curves/geometry";
 import {
@@ -29,7 +31,7 @@ import { keys } from "./keys";
 import { experimentEnded } from "./states";
 import { Stream, type StreamState } from "./stream";
 
-export { keys };
+export { keys, SAMPLE };
 
 /** Changes of the last while, so that an answer that was read before some of them is brought up to date when it arrives. */
 class Recent {
@@ -37,7 +39,7 @@ class Recent {
   private changes: Changes[] = [];
   private readonly limit = 2000;
 
-  /** How many there have been. */
+  /** The number of changes so far. */
   mark = 0;
 
   constructor(id: string) {
@@ -65,11 +67,8 @@ export interface Decisions {
 const DECISIONS_AT_ONCE = 200;
 const REFRESH_MS = 10_000;
 const ZOOM_KEPT_MS = 30_000;
-/** Of how many trials charts are drawn: all of an experiment that has no more, a sample of one that has. */
-export const SAMPLE = 1000;
 const RESAMPLE_MS = 15_000;
-/** Rows of the table that are read at once, and how often they are put in order again while trials report. */
-const ROWS_AT_ONCE = 200;
+/** Milliseconds between two sorts of the table while trials report. */
 const REORDER_MS = 5000;
 
 type RowPages = InfiniteData<Rows, string>;
@@ -147,7 +146,6 @@ export function useExperiment(id: string): LiveExperiment {
   const experiment = useQuery({
     queryKey: keys.experiment(id),
     queryFn: ({ signal }) => api.experiment(id, signal),
-    refetchOnMount: "always",
     // The stream is faster. This is for what only time changes, such as a script that is gone, and for a stream that is down.
     refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
@@ -167,7 +165,7 @@ export function useExperiment(id: string): LiveExperiment {
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
-    // Of very many trials others come to be among the best; where all are there, the stream brings every change.
+    // The best trials of a sample change with time. If all trials are here, the stream brings every change.
     refetchInterval: ({ state }) => (live && state.data && !state.data.complete ? RESAMPLE_MS : false),
   });
   const decisions = useQuery({
@@ -187,6 +185,7 @@ export function useExperiment(id: string): LiveExperiment {
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
     const connection = new Stream((after) => api.changesUrl(id, after), start.last_event_seq, {
       onChanges: (changes) => {
+        forgetEarly();
         recent.add(changes);
         apply(client, id, changes);
       },
@@ -268,7 +267,7 @@ export function useRows(
     queryKey: [...keys.rows(id), sort, ...where],
     queryFn: async ({ pageParam, signal }): Promise<Rows> => {
       const mark = live.recent.mark;
-      const query = { sort, where: [...where], page_size: ROWS_AT_ONCE, ...(pageParam && { page_token: pageParam }) };
+      const query = { sort, where: [...where], page_size: ROWS, ...(pageParam && { page_token: pageParam }) };
       const page = await api.trials(id, query, signal);
       return live.recent.since(mark).reduce((rows, changes) => withRows([rows], changes)[0]!, page as Rows);
     },
@@ -306,7 +305,7 @@ function decided({ items, older }: Decisions, changes: Changes): Decisions {
 function apply(client: QueryClient, id: string, changes: readonly Changes[]): void {
   const experiment = changes.findLast((one) => one.experiment !== null)?.experiment;
   if (experiment) client.setQueryData<Experiment>(keys.experiment(id), experiment);
-  // As one change, so that what is shown is gone through once for a batch.
+  // Merge the changes into one, so that the views are updated once for a batch.
   const all = merged(changes);
   client.setQueryData<Sample>(keys.trials(id), (old) => old && withSample(old, all));
   client.setQueriesData<RowPages>(
@@ -322,7 +321,7 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
     const trial = row.id;
     if (client.getQueryState(keys.trial(trial)) === undefined) continue;
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
-    // Only GET of the trial has the placement of a segment.
+    // The placement of a segment comes only with GET of the trial.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
     if (restarted.has(row.number) || decidedOn.has(trial)) {
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });

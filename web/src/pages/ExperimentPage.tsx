@@ -1,12 +1,13 @@
-import { Button, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Link, useNavigate, useParams } from "react-router";
+import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
+import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment, readable } from "../format";
 import { experimentEnded } from "../live/states";
@@ -32,7 +33,6 @@ import { Progress } from "../parts/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
-import { TrialDrawer } from "../parts/TrialDrawer";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
 import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
@@ -41,9 +41,13 @@ import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNu
 import classes from "./ExperimentPage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
+const HistoryPanel = lazy(() => import("../parts/HistoryPanel"));
+const SlicesPanel = lazy(() => import("../parts/SlicesPanel"));
+const Importance = lazy(() => import("../parts/Importance"));
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
@@ -80,6 +84,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
   const opened = useTrialNumbered(live, selected);
   const open = opened !== undefined;
+  // The drawer is loaded when a trial is first opened.
+  const [wasOpen, setWasOpen] = useState(open);
+  if (open && !wasOpen) setWasOpen(true);
   const pickText = address.get("pick");
   const picked = useMemo(() => parseNumbers(pickText), [pickText]);
   const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
@@ -94,21 +101,23 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   };
 
   const several = experiment.objectives.length > 1;
+  const single = useMemo(() => isSingle(trials) && !several, [trials, several]);
+  const history = single && address.get("x") === null;
   const bred = isBred(experiment);
   const tabs = [
     ...(several ? [["pareto", "Pareto front"]] : []),
-    ["curves", "Curves"],
+    ["curves", history ? "History" : "Curves"],
     ["parameters", "Parameters"],
     ...(bred ? [["lineage", "Lineage"]] : []),
     ["decisions", "Decisions"],
     ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
-  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
+  const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report if nobody looks at them.
-  const wanted = tab === "parameters" || brushText !== null;
+  // Compute the dimensions only if somebody looks at them, since they change with every report.
+  const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
     () => (wanted ? dimensionsOf(trials, { metric: objective, space }) : NO_DIMENSIONS),
@@ -227,19 +236,31 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             {tab === "curves" && (
               <>
                 <div className={classes.top}>
-                  <CurvesPanel
-                    experiment={experiment}
-                    live={live}
-                    trials={byNumber}
-                    sample={sample}
-                    colours={colours}
-                    rank={rank}
-                    only={only}
-                    selected={selected}
-                    pointed={pointed}
-                    onSelect={select}
-                    address={address}
-                  />
+                  {history ? (
+                    <HistoryPanel
+                      experiment={experiment}
+                      sample={sample}
+                      trials={trials}
+                      where={where}
+                      rank={rank}
+                      onCurves={() => set({ x: "time" })}
+                      {...views}
+                    />
+                  ) : (
+                    <CurvesPanel
+                      experiment={experiment}
+                      live={live}
+                      trials={byNumber}
+                      sample={sample}
+                      colours={colours}
+                      rank={rank}
+                      only={only}
+                      selected={selected}
+                      pointed={pointed}
+                      onSelect={select}
+                      address={address}
+                    />
+                  )}
                   <div className={classes.side}>
                     <BestPanel
                       experiment={experiment}
@@ -255,12 +276,34 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     />
                   </div>
                 </div>
+                {history && (
+                  <SlicesPanel
+                    experiment={experiment}
+                    trials={trials}
+                    dimensions={dimensions}
+                    where={where}
+                    rank={rank}
+                    {...views}
+                  />
+                )}
+                {history && (
+                  <Panel title="Importance of parameters">
+                    <Importance experiment={experiment} />
+                  </Panel>
+                )}
                 {table}
               </>
             )}
             {tab === "pareto" && (
               <>
-                <ParetoTab experiment={experiment} sample={sample} trials={trials} byNumber={byNumber} {...views} />
+                <ParetoTab
+                  experiment={experiment}
+                  sample={sample}
+                  trials={trials}
+                  byNumber={byNumber}
+                  where={where}
+                  {...views}
+                />
                 {table}
               </>
             )}
@@ -273,6 +316,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   dimensions={dimensions}
                   rank={rank}
                   brushes={brushes}
+                  where={where}
                   {...views}
                 />
                 {table}
@@ -293,16 +337,25 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           </Suspense>
         </Tabs.Panel>
       </Tabs>
-      <TrialDrawer
-        experiment={experiment}
-        trial={opened}
-        rank={rank}
-        onSelect={select}
-        onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
-        address={address}
-      />
+      {wasOpen && (
+        <Suspense fallback={null}>
+          <TrialDrawer
+            experiment={experiment}
+            trial={opened}
+            rank={rank}
+            onSelect={select}
+            onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+            address={address}
+          />
+        </Suspense>
+      )}
     </div>
   );
+}
+
+/** "Set-up" and "set-up" are the same tab in an address. */
+function slug(text: string): string {
+  return text.toLowerCase().replace(/[^a-z]/g, "");
 }
 
 /** Return true if trials take over each other's weights in this search. */
@@ -310,7 +363,7 @@ function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
-/** With the values that choices stand for in the place of their indices. */
+/** Return the trials with the values of choices in place of their indices. */
 function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
   if (Object.keys(labels).length === 0) return trials;
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
@@ -384,9 +437,6 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       </div>
       <Group gap={6}>
         <Actions experiment={experiment} />
-        <Button component={Link} to={`/new?clone=${experiment.id}`} size="compact-sm" variant="default">
-          Clone
-        </Button>
       </Group>
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">

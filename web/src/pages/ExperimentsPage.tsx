@@ -56,7 +56,7 @@ export default function ExperimentsPage() {
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
-  // What runs comes first, however old it is. With a filter of states all are in the order of time.
+  // Running experiments come first, however old they are. With a filter of states, all are in the order of time.
   const running = useQuery({
     queryKey: [...keys.experiments, "first", name],
     queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...(name ? { name } : {}) }, signal),
@@ -197,7 +197,7 @@ export default function ExperimentsPage() {
   );
 }
 
-/** Those that run, then the others as they are listed; no experiment twice. */
+/** Return the running experiments, then the others as they are listed; no experiment twice. */
 export function runningFirst(running: readonly Experiment[], listed: readonly Experiment[]): readonly Experiment[] {
   const found = new Map<string, Experiment>();
   for (const one of running) found.set(one.id, one);

@@ -3,12 +3,13 @@ import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { useNavigate, useSearchParams } from "react-router";
-import { parse, stringify } from "yaml";
+import { parseDocument, stringify } from "yaml";
 import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
 import { config, param } from "../format";
 import { keys } from "../live/keys";
+import { Mistakes } from "../parts/Mistakes";
 import { Facts, Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
@@ -143,7 +144,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
         </Panel>
         <Panel title="What it would do">
           <div aria-live="polite">
-            {check.isError && current && <Mistakes error={check.error} />}
+            {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error)} />}
             {check.data && !check.isError && (
               <div data-old={!current}>
                 <Facts
@@ -176,7 +177,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search
             </Button>
-            {create.isError && <Mistakes error={create.error} />}
+            {create.isError && <Mistakes error={create.error} title={wrongTitle(create.error)} />}
           </div>
         </Panel>
       </div>
@@ -199,27 +200,15 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
 
 /** The spec that the text is, or why it is none. */
 function read(text: string): [Spec | null, string | null] {
-  try {
-    const found: unknown = parse(text);
-    if (found !== null && typeof found === "object" && !Array.isArray(found)) return [found as Spec, null];
-    return [null, "Expected a mapping: a line for each field, such as name: digits"];
-  } catch (error) {
-    return [null, error instanceof Error ? error.message : String(error)];
-  }
+  const document = parseDocument(text);
+  if (document.errors.length > 0) return [null, document.errors.map((error) => error.message.trim()).join("\n\n")];
+  const found: unknown = document.toJS();
+  if (found !== null && typeof found === "object" && !Array.isArray(found)) return [found as Spec, null];
+  return [null, "Expected a mapping: a line for each field, such as name: digits"];
 }
 
-function Mistakes({ error }: { error: unknown }) {
-  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
-  return (
-    <Alert color="red" variant="light" title="It cannot start like this" role="alert">
-      {found.length === 0 && <p className={classes.note}>{error instanceof Error ? error.message : String(error)}</p>}
-      <ul className={classes.mistakes}>
-        {found.map(({ pointer, message }) => (
-          <li key={pointer + message}>
-            <code>{pointer.slice(1).replaceAll("/", ".") || "spec"}</code>: {message}
-          </li>
-        ))}
-      </ul>
-    </Alert>
-  );
+/** "It cannot start like this: 3 mistakes". */
+function wrongTitle(error: unknown): string {
+  const count = error instanceof ApiError ? (error.problem?.errors?.length ?? 0) : 0;
+  return `It cannot start like this${count > 1 ? `: ${count} mistakes` : ""}`;
 }

@@ -1,13 +1,17 @@
-import { Alert, Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
+import { Alert, Anchor, Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
+import { Link } from "react-router";
 import { api, ApiError, type NewToken } from "../api/client";
 import { moment } from "../format";
+import { Mistakes } from "../parts/Mistakes";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { Snippet } from "../parts/FirstExperiment";
 import { useTitle } from "../parts/useTitle";
+import { outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
+import { Webhooks } from "./Webhooks";
 
 const ROLES = [
   { value: "viewer", label: "viewer: sees everything" },
@@ -15,7 +19,7 @@ const ROLES = [
   { value: "admin", label: "admin: also makes tokens" },
 ];
 
-/** Who may use this service, and who changed what. */
+/** The settings: who may use this service, who is told of what, and who changed what. */
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
@@ -53,6 +57,7 @@ export default function SettingsPage() {
                     <tr>
                       <th scope="col">Name</th>
                       <th scope="col">Role</th>
+                      <th scope="col">Project</th>
                       <th scope="col">Created</th>
                       <th scope="col">Last used</th>
                       <th scope="col">Expires</th>
@@ -66,6 +71,7 @@ export default function SettingsPage() {
                       <tr key={token.id}>
                         <td>{token.name}</td>
                         <td>{token.role}</td>
+                        <td>{token.project ?? "all"}</td>
                         <td>{moment(token.created_at)}</td>
                         <td>{token.used_at ? moment(token.used_at) : "never"}</td>
                         <td>{token.expires_at ? moment(token.expires_at) : "never"}</td>
@@ -83,9 +89,10 @@ export default function SettingsPage() {
               </div>
             )}
           </Panel>
-          <Audit />
         </>
       )}
+      {!tokens.isLoading && <Webhooks />}
+      {tokens.data && <Audit />}
     </div>
   );
 }
@@ -94,9 +101,16 @@ function Create() {
   const client = useQueryClient();
   const [name, setName] = useState("");
   const [role, setRole] = useState<NewToken["role"]>("editor");
+  const [project, setProject] = useState("");
   const [days, setDays] = useState<number | "">(90);
   const create = useMutation({
-    mutationFn: () => api.createToken({ name: name.trim(), role, expires_days: days === "" ? null : days }),
+    mutationFn: () =>
+      api.createToken({
+        name: name.trim(),
+        role,
+        project: project.trim() || null,
+        expires_days: days === "" ? null : days,
+      }),
     onSuccess: () => {
       setName("");
       void client.invalidateQueries({ queryKey: ["tokens"] });
@@ -127,6 +141,12 @@ function Create() {
           value={role}
           onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}
         />
+        <TextInput
+          label="Project"
+          placeholder="all"
+          value={project}
+          onChange={(event) => setProject(event.currentTarget.value)}
+        />
         <NumberInput
           label="Days until it expires"
           placeholder="never"
@@ -138,11 +158,7 @@ function Create() {
           Create
         </Button>
       </form>
-      {create.isError && (
-        <p className={classes.words} role="alert">
-          {create.error.message}
-        </p>
-      )}
+      {create.isError && <Mistakes error={create.error} title="It cannot be created like this" />}
       {create.data?.secret && (
         <div role="status">
           <p className={classes.words}>
@@ -200,28 +216,40 @@ function Audit() {
                 <th scope="col">When</th>
                 <th scope="col">Who</th>
                 <th scope="col">What</th>
-                <th scope="col">Answer</th>
+                <th scope="col">How it ended</th>
                 <th scope="col">From</th>
               </tr>
             </thead>
             <tbody>
-              {audit.data.items.map((entry) => (
-                <tr key={entry.id}>
-                  <td>{moment(entry.time)}</td>
-                  <td>{entry.actor}</td>
-                  <td>
-                    <code>
-                      {entry.method} {entry.path}
-                    </code>
-                  </td>
-                  <td>{entry.status}</td>
-                  <td>{entry.address}</td>
-                </tr>
-              ))}
+              {audit.data.items.map((entry) => {
+                const { words, subject } = said(entry.method, entry.path);
+                const end = outcome(entry.status);
+                return (
+                  <tr key={entry.id} title={`${entry.method} ${entry.path}: ${entry.status}`}>
+                    <td>{moment(entry.time)}</td>
+                    <td>{entry.actor}</td>
+                    <td>
+                      {words} {subject && <Subject id={subject} />}
+                    </td>
+                    <td data-bad={!end.good}>{end.words}</td>
+                    <td>{entry.address}</td>
+                  </tr>
+                );
+              })}
             </tbody>
           </table>
         </div>
       )}
     </Panel>
+  );
+}
+
+function Subject({ id }: { id: string }) {
+  const page = pageOf(id);
+  if (page === null) return <code>{id}</code>;
+  return (
+    <Anchor component={Link} to={page} size="sm">
+      {id}
+    </Anchor>
   );
 }

@@ -38,7 +38,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {
     const other = sample?.items.find((one) => one.number === number);
-    // Of very many trials it may be one that is not here: the experiment's page finds it.
+    // The trial may be one of very many that are not loaded. The experiment's page finds it.
     void navigate(other ? `/trials/${other.id}` : `/experiments/${trial.experiment_id}?trial=${number}`);
   };
   const to = `/experiments/${experiment.id}`;
@@ -53,7 +53,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       />
       <div style={{ display: "flex", justifyContent: "space-between", alignItems: "center", margin: "4px 0 12px" }}>
         <h1 style={{ margin: 0, fontSize: 20 }}>
-          <TrialTitle trial={trial} />
+          <TrialTitle trial={trial} experiment={experiment} />
         </h1>
         <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">
           Among the others

@@ -1,4 +1,4 @@
-/** What is chosen on a page, as its URL contains it, so that a link shows somebody else the same. */
+/** The selections of a page, as its URL contains them, so that a link shows somebody else the same. */
 
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
@@ -13,7 +13,7 @@ export function parseZoom(text: string | null): Zoom | null {
   return { x: { min: x0, max: x1 }, y: { min: y0, max: y1 } };
 }
 
-/** With as many digits as tell the two ends apart on any screen. */
+/** Format the zoom with as many digits as tell its two ends apart on any screen. */
 export function formatZoom({ x, y }: Zoom): string {
   const ends = ({ min, max }: Range) => {
     const digits = Math.min(
@@ -36,7 +36,7 @@ export function formatSort(sort: Sort, fallback: Sort): string | null {
   return `${sort.descending ? "-" : ""}${sort.column}`;
 }
 
-/** What is chosen on one axis of the parallel coordinates: a range of numbers, or some of the categories. */
+/** The selection on one axis of the parallel coordinates: a range of numbers, or some of the categories. */
 export type Chosen = { from: number; to: number } | { of: string[] };
 export type Brushes = Readonly<Record<string, Chosen>>;
 

@@ -1,4 +1,4 @@
-/** What sets trials apart: rows of a table in which not all of them say the same, and where their curves differ the most. */
+/** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
 import type { CurveSegment } from "../api/types";
 

@@ -19,7 +19,7 @@ export const EXAMPLE: Spec = {
   scaling: { num_workers: 1 },
 };
 
-/** What was asked for, without what the service has filled in. */
+/** The spec as it was requested, without what the service has filled in. */
 export function specOf(experiment: Experiment): Spec {
   const several = experiment.objectives.length > 1;
   const parts: Record<string, unknown> = {

@@ -7,7 +7,7 @@ export interface Address {
   set: (changes: Readonly<Record<string, string | null>>) => void;
 }
 
-/** What is chosen on this page, kept in its address. */
+/** The selections of this page, kept in its address. */
 export function useAddress(): Address {
   const [search, setSearch] = useSearchParams();
   const set = useCallback(

@@ -1,102 +1,33 @@
-import { Button, Group, Modal, Text } from "@mantine/core";
+import { Button, Group, Menu } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { lazy, Suspense, useState } from "react";
+import { useNavigate } from "react-router";
 import { api, type Action } from "../api/client";
-import type { Experiment, Trial } from "../api/types";
-import { hasEnded } from "../live/states";
+import type { Experiment } from "../api/types";
 import { keys } from "../live/useExperiment";
+import classes from "./actions/actions.module.css";
+import { Confirm } from "./actions/Confirm";
+import { WORDS } from "./actions/words";
 
-const WORDS: Record<Action, { verb: string; question: string; effect: string; keep: string }> = {
-  pause: {
-    verb: "Pause",
-    question: "Pause this experiment?",
-    keep: "Keep it running",
-    effect:
-      "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
-  },
-  resume: {
-    verb: "Resume",
-    question: "Resume this experiment?",
-    keep: "Leave it paused",
-    effect: "Its trials go on from their newest checkpoints as resources allow.",
-  },
-  cancel: {
-    verb: "Cancel",
-    question: "Cancel this experiment for good?",
-    keep: "Keep it",
-    effect:
-      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be undone.",
-  },
-  kill: {
-    verb: "Kill",
-    question: "Kill this experiment at once?",
-    keep: "Keep it",
-    effect:
-      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be undone.",
-  },
-};
+const ContinueDialog = lazy(() => import("./actions/ContinueDialog"));
+const DeleteDialog = lazy(() => import("./actions/DeleteDialog"));
+const EditDialog = lazy(() => import("./actions/EditDialog"));
+const EnqueueDialog = lazy(() => import("./actions/EnqueueDialog"));
+const ForkDialog = lazy(() => import("./actions/ForkDialog"));
 
-const FINAL: ReadonlySet<Action> = new Set(["cancel", "kill"]);
+type Form = "continue" | "edit" | "enqueue" | "fork" | "delete";
 
-/** Return true if there is a button for the verb on an experiment's page. */
-function isShown(action: Experiment["actions"][number]): action is Action {
-  return action in WORDS;
-}
+/** The verbs that have a button of their own; the others are in the menu, each with what it does. */
+const BUTTONS: readonly Action[] = ["pause", "resume", "cancel"];
+const MENU: readonly Action[] = ["kill", "archive", "unarchive"];
 
-interface Question {
-  question: string;
-  subject: string;
-  effect: string;
-  verb: string;
-  keep: string;
-  final: boolean;
-}
-
-interface ConfirmProps {
-  asked: Question | null;
-  pending: boolean;
-  error: Error | null;
-  onConfirm: () => void;
-  onClose: () => void;
-}
-
-function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
-  return (
-    <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
-      {asked && (
-        <>
-          <Text size="sm" mb="md">
-            <b>{asked.subject}</b>: {asked.effect}
-          </Text>
-          {error && (
-            <Text size="sm" c="red" mb="sm" role="alert">
-              {error.message}
-            </Text>
-          )}
-          <Group justify="flex-end" gap="xs">
-            <Button size="sm" variant="default" onClick={onClose}>
-              {asked.keep}
-            </Button>
-            <Button
-              size="sm"
-              {...(asked.final ? { color: "red" } : {})}
-              loading={pending}
-              onClick={onConfirm}
-              data-autofocus
-            >
-              {asked.verb}
-            </Button>
-          </Group>
-        </>
-      )}
-    </Modal>
-  );
-}
-
-/** Pause, resume and cancel, each after a question. */
-export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "actions"> }) {
+/** Everything that can be done with an experiment, each after a question or in a form. */
+export function Actions({ experiment }: { experiment: Experiment }) {
   const client = useQueryClient();
+  const navigate = useNavigate();
   const [asked, setAsked] = useState<Action | null>(null);
+  const [form, setForm] = useState<Form | null>(null);
+  const [said, setSaid] = useState<string | null>(null);
   const act = useMutation({
     mutationFn: (action: Action) => api.act(experiment.id, action),
     onSuccess: (answer) => {
@@ -108,62 +39,129 @@ export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "n
     setAsked(null);
     act.reset();
   };
+  const allowed = new Set<string>(experiment.actions);
+  const ending = experiment.state === "cancelling";
+  const onClose = () => setForm(null);
+  const dialog = { experiment, onClose, onDone: (words: string) => (setSaid(words), onClose()) };
   return (
     <Group gap={6}>
-      {experiment.actions.filter(isShown).map((action) => (
+      {BUTTONS.filter((action) => allowed.has(action)).map((action) => (
         <Button
           key={action}
           size="compact-sm"
           variant="default"
-          {...(FINAL.has(action) ? { c: "red" } : {})}
+          {...(WORDS[action].final ? { c: "red" } : {})}
           onClick={() => setAsked(action)}
         >
           {WORDS[action].verb}
         </Button>
       ))}
+      {allowed.has("continue") && (
+        <Button size="compact-sm" variant="default" onClick={() => setForm("continue")}>
+          Continue
+        </Button>
+      )}
+      <Menu position="bottom-end" width={320} shadow="md">
+        <Menu.Target>
+          <Button size="compact-sm" variant="default" aria-label="More actions">
+            More
+          </Button>
+        </Menu.Target>
+        <Menu.Dropdown className={classes.menu}>
+          {!ending && !allowed.has("continue") && (
+            <Item name="Add trials" about="Start more trials than were asked for" onClick={() => setForm("continue")} />
+          )}
+          {!ending && (
+            <Item
+              name="Try a configuration"
+              about="Choose the parameters of one more trial yourself"
+              onClick={() => setForm("enqueue")}
+            />
+          )}
+          {allowed.has("edit") && (
+            <Item
+              name="Edit"
+              about="Name, notes, labels, priority, number of trials and limits"
+              onClick={() => setForm("edit")}
+            />
+          )}
+          <Item
+            name="Fork"
+            about="Start a new experiment with this spec, changed, maybe learning from these results"
+            onClick={() => setForm("fork")}
+          />
+          <Item
+            name="Clone"
+            about="Open this spec in the form of a new experiment"
+            onClick={() => void navigate(`/new?clone=${experiment.id}`)}
+          />
+          {MENU.filter((action) => allowed.has(action)).map((action) => (
+            <Item
+              key={action}
+              name={WORDS[action].verb}
+              about={ABOUT[action]!}
+              final={WORDS[action].final}
+              onClick={() => setAsked(action)}
+            />
+          ))}
+          {allowed.has("delete") && (
+            <Item
+              name="Delete"
+              about="Remove it for good, with its trials, checkpoints and logs"
+              final
+              onClick={() => setForm("delete")}
+            />
+          )}
+        </Menu.Dropdown>
+      </Menu>
+      {said && (
+        <span className={classes.said} role="status">
+          {said}
+        </span>
+      )}
       <Confirm
-        asked={asked && { ...WORDS[asked], subject: experiment.name, final: FINAL.has(asked) }}
+        asked={asked && { ...WORDS[asked], subject: experiment.name }}
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}
         onClose={close}
       />
+      <Suspense>
+        {form === "continue" && <ContinueDialog {...dialog} />}
+        {form === "edit" && <EditDialog {...dialog} />}
+        {form === "enqueue" && <EnqueueDialog {...dialog} />}
+        {form === "fork" && <ForkDialog experiment={experiment} onClose={onClose} />}
+        {form === "delete" && <DeleteDialog experiment={experiment} onClose={onClose} />}
+      </Suspense>
     </Group>
   );
 }
 
-const STOP = {
-  question: "Stop this trial?",
-  verb: "Stop the trial",
-  keep: "Let it run",
-  final: true,
-  effect: "It ends at its next report and keeps its results and checkpoints; the experiment goes on without it.",
+const ABOUT: Partial<Record<Action, string>> = {
+  kill: "End its processes now, without a last report or checkpoint",
+  archive: "Hide it from the list; everything is kept",
+  unarchive: "Show it in the list again",
 };
 
-/** Ends one trial early, after a question. Once asked for, it says so until the trial has ended. */
-export function StopTrial({ trial }: { trial: Pick<Trial, "id" | "number" | "state"> }) {
-  const [asked, setAsked] = useState(false);
-  const stop = useMutation({ mutationFn: () => api.stopTrial(trial.id), onSuccess: () => setAsked(false) });
-  if (hasEnded(trial.state)) return null;
+interface ItemProps {
+  name: string;
+  about: string;
+  final?: boolean;
+  onClick: () => void;
+}
+
+function Item({ name, about, final, onClick }: ItemProps) {
   return (
-    <>
-      <Button size="compact-xs" variant="default" disabled={stop.isSuccess} onClick={() => setAsked(true)}>
-        {stop.isSuccess ? "Stopping…" : "Stop"}
-      </Button>
-      <Confirm
-        asked={asked ? { ...STOP, subject: `Trial ${trial.number}` } : null}
-        pending={stop.isPending}
-        error={stop.error}
-        onConfirm={() => stop.mutate()}
-        onClose={() => setAsked(false)}
-      />
-    </>
+    <Menu.Item onClick={onClick} className={classes.item} data-final={final}>
+      <b>{name}</b>
+      <span>{about}</span>
+    </Menu.Item>
   );
 }
 
-const BULK: readonly Action[] = ["pause", "resume", "cancel"];
+const BULK: readonly Action[] = ["pause", "resume", "cancel", "archive"];
 
-/** Pause, resume or cancel several experiments, each that its state allows, after a question. What fails is said in words. */
+/** Change several experiments at once, each that its state allows, after a question. What fails is said in words. */
 export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);
@@ -190,7 +188,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
           key={action}
           size="compact-sm"
           variant="default"
-          {...(action === "cancel" && able(action).length > 0 ? { c: "red" } : {})}
+          {...(WORDS[action].final && able(action).length > 0 ? { c: "red" } : {})}
           disabled={able(action).length === 0}
           onClick={() => setAsked(action)}
         >
@@ -205,7 +203,6 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
             subject: able(asked)
               .map((one) => one.name)
               .join(", "),
-            final: FINAL.has(asked),
           }
         }
         pending={act.isPending}

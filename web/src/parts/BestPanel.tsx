@@ -1,9 +1,12 @@
 import type { Experiment, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
+import { csv } from "../charts/save";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./parts.module.css";
 import { useNow } from "./useNow";
 
@@ -24,43 +27,48 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
   const until = elapsed(experiment.started_at, experiment.ended_at, now);
   const soFar = curves.data?.best_so_far;
   return (
-    <>
-      <Panel title={`Best ${experiment.metric} so far`}>
-        {soFar && soFar.x.length > 0 ? (
-          <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
-        ) : (
-          <div className={classes.empty} style={{ height: 118 }}>
-            {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
-          </div>
-        )}
-      </Panel>
-      <Panel
-        title="Best configuration"
-        aside={
-          best && (
+    <Panel
+      title={`Best ${experiment.metric} so far`}
+      aside={
+        <div className={classes.controls}>
+          {best && (
             <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
               trial {best.trial_number}, iteration {best.iteration}
             </button>
-          )
-        }
-      >
-        {best ? (
-          <Facts
-            scroll
-            items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
-              name,
-              <span title={JSON.stringify(value)}>{param(value)}</span>,
-            ])}
-          />
-        ) : (
-          <span className={classes.dimmed}>
-            {experiment.no_best ??
-              (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}
-          </span>
-        )}
-        {best && <Finished experiment={experiment} onSelect={onSelect} />}
-      </Panel>
-    </>
+          )}
+          {soFar && (
+            <SaveMenu
+              name={`${experiment.name} best ${experiment.metric}`}
+              csv={() => csv([["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])])}
+              call={curvesCall(experiment.id, experiment.metric, x)}
+            />
+          )}
+        </div>
+      }
+    >
+      {soFar && soFar.x.length > 0 ? (
+        <BestChart best={soFar} metric={experiment.metric} until={until} height={92} />
+      ) : (
+        <div className={classes.empty} style={{ height: 92 }}>
+          {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
+        </div>
+      )}
+      {best ? (
+        <Facts
+          scroll
+          items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
+            name,
+            <span title={JSON.stringify(value)}>{param(value)}</span>,
+          ])}
+        />
+      ) : (
+        <span className={classes.dimmed}>
+          {experiment.no_best ??
+            (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}
+        </span>
+      )}
+      {best && <Finished experiment={experiment} onSelect={onSelect} />}
+    </Panel>
   );
 }
 

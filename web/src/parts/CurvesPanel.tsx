@@ -2,6 +2,7 @@ import { SegmentedControl, Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
 import { curvesCsv } from "../charts/save";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
@@ -44,18 +45,16 @@ const LINEAR_OR_LOG = [
 
 const TOP = [5, 10, 25, 100] as const;
 
-/** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
+/** Return the default axes: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
   address: Pick<Address, "get">,
 ): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
   const rungs = rungLevels(experiment);
-  let single = experimentEnded(experiment.state);
-  for (const trial of trials) {
-    if (!single) break;
-    single = trial.iteration <= 1;
-  }
+  // Before the trials are loaded, assume that they report more than once, as most do.
+  const known = [...trials];
+  const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
   const asked = address.get("x");
   const x: XAxis = asked === "time" || asked === "step" ? asked : single ? "time" : "step";
   const scale = address.get("xs");
@@ -117,7 +116,7 @@ export function CurvesPanel({
         metrics.length > 1 ? (
           <Select
             size="xs"
-            w={170}
+            w={140}
             aria-label="Metric"
             allowDeselect={false}
             data={metrics}
@@ -155,7 +154,7 @@ export function CurvesPanel({
           />
           <Select
             size="xs"
-            w={96}
+            w={88}
             aria-label="How many curves"
             allowDeselect={false}
             data={[{ value: "", label: "all" }, ...TOP.map((one) => ({ value: String(one), label: `best ${one}` }))]}
@@ -175,7 +174,7 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} />
+          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, x)} />
         </div>
       }
     >

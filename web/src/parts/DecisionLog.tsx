@@ -11,7 +11,7 @@ interface DecisionLogProps {
   onSelect: (number: number) => void;
   /** The height of the scrolling box; without it, its parent scrolls. */
   height?: number;
-  /** As high as the window has room for. */
+  /** Make the box as high as the window allows. */
   tall?: boolean;
   /** The reason on a line of its own. */
   narrow?: boolean;
@@ -23,7 +23,7 @@ interface DecisionLogProps {
 
 const NO_DECISIONS: readonly Decision[] = [];
 
-/** What was decided, newest first, each with its reason. */
+/** The log of decisions, newest first, each with its reason. */
 export function DecisionLog({
   decisions: read,
   onSelect,

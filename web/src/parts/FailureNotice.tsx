@@ -10,7 +10,7 @@ interface FailureNoticeProps {
   onShowFailed: () => void;
 }
 
-/** What went wrong: an alert if the whole experiment has failed, a line if some of its trials have, with links to them. */
+/** Say what went wrong: an alert if the whole experiment has failed, a line with links if some of its trials have. */
 export function FailureNotice({ experiment, first, onSelect, onShowFailed }: FailureNoticeProps) {
   const failed = experiment.counts.failed;
   const links = (

@@ -11,8 +11,8 @@ const REFRESH_MS = 20_000;
 /** Fewer trials than this for each parameter are few. */
 const PER_PARAMETER = 15;
 
-/** How much each parameter mattered for the objective, as far as the trials that have ended can tell. */
-export function Importance({ experiment }: { experiment: Experiment }) {
+/** Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. */
+export default function Importance({ experiment }: { experiment: Experiment }) {
   const query = useQuery({
     queryKey: keys.importance(experiment.id),
     queryFn: ({ signal }) => api.importance(experiment.id, signal),
@@ -24,7 +24,7 @@ export function Importance({ experiment }: { experiment: Experiment }) {
   return <Shares found={query.data} caution={cautionOf(query.data, experiment)} />;
 }
 
-/** Why the shares are only a hint; null if they are reliable. */
+/** Return why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
   { items, trials }: Importances,
   experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">,

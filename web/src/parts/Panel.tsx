@@ -5,7 +5,7 @@ interface PanelProps {
   title?: ReactNode;
   aside?: ReactNode;
   children: ReactNode;
-  /** Without room around its content. */
+  /** Leave no room around its content. */
   flush?: boolean;
   /** Takes the height that is left in a column, its content scrolls. */
   fill?: boolean;

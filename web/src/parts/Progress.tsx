@@ -1,4 +1,5 @@
 import type { Experiment, TrialState } from "../api/types";
+import { experimentEnded } from "../live/states";
 import classes from "./parts.module.css";
 
 const ORDER: [TrialState, string][] = [
@@ -16,17 +17,19 @@ export function Progress({
   experiment,
   words,
 }: {
-  experiment: Pick<Experiment, "counts" | "trials" | "num_samples">;
+  experiment: Pick<Experiment, "state" | "counts" | "trials" | "num_samples">;
   words?: boolean;
 }) {
-  const { counts, trials, num_samples } = experiment;
-  const total = Math.max(num_samples ?? trials, trials, 1);
+  const { state, counts, trials, num_samples } = experiment;
+  // Trials that users asked for come on top of num_samples.
+  const expected = Math.max(num_samples ?? trials, trials);
+  const total = Math.max(expected, 1);
   const parts = ORDER.filter(([state]) => counts[state] > 0);
   const ended = counts.completed + counts.stopped + counts.failed + counts.cancelled;
   const said = parts.map(([state]) => `${counts[state]} ${state}`).join(", ") || "no trials yet";
   return (
     <div className={classes.progress} title={said}>
-      <div className={classes.bar} role="img" aria-label={`${ended} of ${num_samples ?? trials} trials ended: ${said}`}>
+      <div className={classes.bar} role="img" aria-label={`${ended} of ${expected} trials ended: ${said}`}>
         {parts.map(([state, tone]) => (
           <i key={state} data-tone={tone} style={{ width: `${(100 * counts[state]) / total}%` }} />
         ))}
@@ -40,13 +43,15 @@ export function Progress({
                   <i data-tone={tone} aria-hidden /> {counts[state]} {state}
                 </span>
               ))}
-          {num_samples !== null && num_samples > trials && (
-            <span className={classes.dimmed}>{num_samples - trials} to come</span>
+          {expected > trials && (
+            <span className={classes.dimmed}>
+              {expected - trials} {experimentEnded(state) ? "never started" : "to come"}
+            </span>
           )}
         </span>
       ) : (
         <span className={classes.progressCount}>
-          {ended}/{num_samples ?? trials}
+          {ended}/{expected}
         </span>
       )}
     </div>

@@ -1,9 +1,13 @@
+import { Anchor } from "@mantine/core";
+import type { ReactNode } from "react";
+import { Link } from "react-router";
 import type { Experiment } from "../api/types";
 import { moment, param } from "../format";
+import { tagsText } from "./actions/tags";
 import { Facts } from "./Panel";
 import classes from "./parts.module.css";
 
-/** What was asked for, and what it means: the space and every section of the spec. */
+/** Show what was requested and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {
   const { resolved } = experiment;
   const scheduler = resolved?.scheduler ?? experiment.scheduler;
@@ -27,6 +31,21 @@ export function Setup({ experiment }: { experiment: Experiment }) {
             ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
             ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],
+            [
+              "Priority",
+              `${experiment.priority}${experiment.weight === 1 ? "" : `, weight ${param(experiment.weight)}`}`,
+            ],
+            ["Labels", tagsText(experiment.tags) || "none"],
+            ...(experiment.forked_from
+              ? [
+                  [
+                    "Forked from",
+                    <Anchor component={Link} to={`/experiments/${experiment.forked_from}`} size="sm">
+                      {experiment.forked_from}
+                    </Anchor>,
+                  ] as [string, ReactNode],
+                ]
+              : []),
             ["Created", moment(experiment.created_at)],
             ["Id", <code>{experiment.id}</code>],
           ]}
@@ -38,6 +57,12 @@ export function Setup({ experiment }: { experiment: Experiment }) {
           items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])}
         />
       </section>
+      {experiment.notes && (
+        <section>
+          <h3>Notes</h3>
+          <p className={classes.notes}>{experiment.notes}</p>
+        </section>
+      )}
       {sections.map(([title, section]) => (
         <section key={title}>
           <h3>{title}</h3>

@@ -59,7 +59,7 @@ function SignIn() {
   );
 }
 
-/** Who is signed in, with a way out; nothing if the service asks nobody for a token. */
+/** Show who is signed in, and a button to sign out. Show nothing if the service does not ask for a token. */
 export function SignOut({ name }: { name: string }) {
   const client = useQueryClient();
   const leave = async () => {

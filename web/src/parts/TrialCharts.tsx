@@ -97,7 +97,7 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
     plot.current?.setLook(look);
   });
   useEffect(() => {
-    // In the colour that its rank has among all trials.
+    // Use the colour of its rank among all trials.
     const ranks = new Map([
       [-1, Math.max(1, of)],
       [trial.number, rank ?? 1],

@@ -3,18 +3,19 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
-import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
+import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../api/types";
 import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
 import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
-import { StopTrial } from "./Actions";
+import { Checkpoints } from "./Checkpoints";
 import { DecisionLog } from "./DecisionLog";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import { StateBadge } from "./StateBadge";
+import { TrialActions } from "./TrialActions";
 import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
 import { useNow } from "./useNow";
@@ -22,7 +23,7 @@ import classes from "./TrialDetails.module.css";
 
 interface TrialDetailsProps {
   id: string;
-  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "labels">;
+  experiment: Experiment;
   rank: number | undefined;
   of: number;
   onSelect: (number: number) => void;
@@ -30,7 +31,7 @@ interface TrialDetailsProps {
   address: Address;
 }
 
-const VIEWS = ["overview", "segments", "lineage", "decisions", "logs", "usage"];
+const VIEWS = ["overview", "segments", "checkpoints", "lineage", "decisions", "logs", "usage"];
 
 /** Everything known of one trial: what it is, how it went, why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
@@ -49,6 +50,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         <Tabs.List mb="sm">
           <Tabs.Tab value="overview">Overview</Tabs.Tab>
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
+          <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
           <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
@@ -59,6 +61,9 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         </Tabs.Panel>
         <Tabs.Panel value="segments">
           <Segments trial={trial} onSelect={onSelect} />
+        </Tabs.Panel>
+        <Tabs.Panel value="checkpoints">
+          {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
         </Tabs.Panel>
         <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
         <Tabs.Panel value="decisions">
@@ -260,14 +265,19 @@ export function places(segment: Pick<Segment, "placement">): string {
   return ` · ${placed.length} ${placed.length === 1 ? "rank" : "ranks"} on ${hosts.join(", ")}${gpus ? ` (${gpus} ${gpus === 1 ? "GPU" : "GPUs"})` : ""}`;
 }
 
-export function TrialTitle({ trial }: { trial: Pick<TrialWithSegments, "number" | "state" | "id"> }) {
+interface TrialTitleProps {
+  trial: Trial;
+  experiment: Experiment;
+}
+
+export function TrialTitle({ trial, experiment }: TrialTitleProps) {
   return (
     <span className={classes.title}>
       <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
         Trial {trial.number}
       </Anchor>
       <StateBadge state={trial.state} size="lg" />
-      <StopTrial key={trial.id} trial={trial} />
+      <TrialActions key={trial.id} trial={trial} experiment={experiment} />
     </span>
   );
 }

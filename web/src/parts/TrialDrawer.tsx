@@ -16,7 +16,7 @@ interface TrialDrawerProps {
 }
 
 /** The open trial, beside what it belongs to. */
-export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
+export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   return (
     <Drawer
@@ -30,7 +30,7 @@ export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, addres
       classNames={{ inner: classes.drawer! }}
       closeOnClickOutside={false}
       transitionProps={{ duration: 120 }}
-      title={trial && <TrialTitle trial={trial} />}
+      title={trial && <TrialTitle trial={trial} experiment={experiment} />}
       closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
       {trial && (

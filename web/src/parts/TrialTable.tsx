@@ -20,7 +20,7 @@ import classes from "./TrialTable.module.css";
 import { useKeys } from "./useKeys";
 import { useSame } from "./useSame";
 
-/** What the table has of its columns that a person chose: which are hidden, and which stay in sight. */
+/** The columns that a user has hidden, and those that stay in sight. */
 export interface ColumnChoice {
   hidden: readonly string[];
   pinned: readonly string[];
@@ -28,11 +28,11 @@ export interface ColumnChoice {
 
 interface TrialTableProps {
   experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives" | "counts" | "trials">;
-  /** Those that charts show; they tell which columns there are. */
+  /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
-  /** What is shown, filtered and in order. Of very many trials the first ones; `onMore` reads on. */
+  /** The rows to show, filtered and sorted. If there are very many, these are the first ones, and `onMore` reads more. */
   rows: readonly Trial[];
-  /** How many pass the filters. */
+  /** The number of trials that pass the filters. */
   total: number;
   onMore?: (() => void) | undefined;
   loading?: boolean;
@@ -73,7 +73,7 @@ export function TrialTable(props: TrialTableProps) {
     () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
     [trials, experiment.metric, experiment.time_attr, experiment.objectives],
   );
-  // The same object while the columns are the same, or every row would be drawn again with every report.
+  // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
     found,
     [experiment.metric, ...found.map((column) => `${column.id}\0${column.numeric}`)].join("\0"),
@@ -303,7 +303,7 @@ export function TrialTable(props: TrialTableProps) {
   );
 }
 
-/** With this one picked, or no longer; of more than can have a colour, the first one gives way. */
+/** Return the picked trials after a click on this one. If there are more than colours, the first one is dropped. */
 export function toggled(picked: readonly number[], number: number): readonly number[] {
   if (picked.includes(number)) return picked.filter((one) => one !== number);
   return [...picked, number].slice(-MOST_PICKED);
@@ -365,7 +365,7 @@ interface RowProps {
   selected: boolean;
   /** Its own colour, if it is picked. */
   picked: string | null;
-  /** As many are picked as can be. */
+  /** True if no more trials can be picked. */
   full: boolean;
   colour: string | null;
   onSelect: (number: number) => void;

@@ -10,7 +10,7 @@ import classes from "./TrialDetails.module.css";
 const WIDTH = 120;
 const HEIGHT = 24;
 
-/** What each rank used of its machine while it trained, segment by segment, the newest first. */
+/** Show the resource usage of each rank while it trained, by segment, the newest first. */
 export function Usage({ trial }: { trial: TrialWithSegments }) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "usage"],

@@ -22,6 +22,7 @@ import { TrialTable, toggled, type ColumnChoice } from "./TrialTable";
 const hasFailed = (trial: Trial) => trial.state === "failed";
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
 const VIEWS = after(nothing(), story(300));
+const NONE = { pending: 0, running: 0, paused: 0, completed: 0, stopped: 0, failed: 0, cancelled: 0 };
 const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
 
 function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
@@ -286,11 +287,24 @@ describe("small parts", () => {
 
   it("puts progress in words", () => {
     const counts = { pending: 0, running: 2, paused: 0, completed: 1, stopped: 12, failed: 0, cancelled: 0 };
-    show(<Progress experiment={{ counts, trials: 15, num_samples: 16 }} words />);
+    show(<Progress experiment={{ state: "running", counts, trials: 15, num_samples: 16 }} words />);
     expect(screen.getByRole("img").getAttribute("aria-label")).toBe(
       "13 of 16 trials ended: 1 completed, 12 stopped, 2 running",
     );
     expect(screen.getByText("1 to come")).toBeTruthy();
+  });
+
+  it("promises no trials of an experiment that has ended", () => {
+    const counts = { ...NONE, completed: 12 };
+    show(<Progress experiment={{ state: "cancelled", counts, trials: 12, num_samples: 16 }} words />);
+    expect(screen.getByText("4 never started")).toBeTruthy();
+    expect(screen.queryByText(/to come/)).toBeNull();
+  });
+
+  it("counts trials that users added on top of those that were asked for", () => {
+    const counts = { ...NONE, completed: 5 };
+    show(<Progress experiment={{ state: "completed", counts, trials: 5, num_samples: 3 }} />);
+    expect(screen.getByText("5/5")).toBeTruthy();
   });
 
   it("points at the field that a problem is about", () => {
@@ -446,6 +460,8 @@ describe("the set-up", () => {
     scheduler: { type: "auto" },
     scaling: {},
     limits: {},
+    tags: { team: "vision" },
+    notes: "",
     max_t: null,
   } as unknown as Experiment;
 

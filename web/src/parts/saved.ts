@@ -3,11 +3,11 @@ import type { Experiment, Trial } from "../api/types";
 export interface Saved {
   /** Iterations that were trained. */
   done: number;
-  /** Those that running every trial to the end would have taken. */
+  /** Iterations that training every trial to the end would have taken. */
   full: number;
 }
 
-/** The same of very many trials, for which the service has counted the iterations. */
+/** Return the same for very many trials, whose iterations the service has counted. */
 export function savedOfMany(
   trained: number | null,
   experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr" | "counts">,

@@ -41,7 +41,7 @@ export function columnsOf(
         ]
       : []),
     { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
-    // Of several objectives the further ones: their last values are what the front is made of.
+    // With several objectives, show the last values of the others, too: the front is made of them.
     ...objectives.slice(1).map(({ metric: name }): Column => ({
       id: `metric:${name}`,
       label: `Last ${name}`,
@@ -65,7 +65,7 @@ export function columnsOf(
   ];
 }
 
-/** What the service calls a column that it can sort by; null if it cannot. */
+/** Return the service's name of a column that it can sort by; null if it cannot. */
 export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef } from "react";
 
-/** What to do when a key is pressed, by `KeyboardEvent.key`. */
+/** The function to call when a key is pressed, by `KeyboardEvent.key`. */
 export type Keys = Readonly<Record<string, () => void>>;
 
 /** Listen for single keys while the component is there; not while somebody types, or with Ctrl, Alt or Meta. */

@@ -32,7 +32,7 @@ interface Running {
   pending: Decision | null;
 }
 
-/** What a run with `trials` trials changes, step by step, two trials at a time. */
+/** Return the changes of a run with `trials` trials, step by step, two trials at a time. */
 export function story(trials: number, seed = 1): Changes[] {
   const next = random(seed);
   const steps: Changes[] = [];

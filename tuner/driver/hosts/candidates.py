@@ -1,0 +1,124 @@
+"""Find the experiments that have no living driver, and say which of them a driver host should drive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tuner.domain.states import ExperimentState
+from tuner.driver.hosts.owners import owner_is_dead
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord
+
+SCRIPTS = ("python", "study")
+"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+LEASES_S = 2.0
+"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
+WITNESS_S = 2.0
+"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
+
+A holder that could not reach the database for a while renews its leases soon after it can again.
+"""
+
+
+class ToDrive(NamedTuple):
+    """An experiment that the host should drive. adopt: a script has left it behind, and it becomes the service's."""
+
+    record: ExperimentRecord
+    why: str
+    adopt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The experiments that the host should drive, and those of which users are told how to continue them."""
+
+    to_drive: list[ToDrive] = field(default_factory=list)
+    to_offer: list[ExperimentRecord] = field(default_factory=list)
+
+
+class Candidates:
+    """Finds the experiments that a host should drive.
+
+    Args:
+        store: has the experiments.
+        owner: the name under which the host holds leases.
+    """
+
+    def __init__(self, store: Store, owner: str) -> None:
+        self._store, self._owner = store, owner
+        self._dead: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._offered: set[str] = set()  # public ids
+        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
+        self._leases_read_at = float("-inf")
+
+    def add_dead(self, owners: Iterable[str]) -> None:
+        """Note that the processes of these owners are known to be dead."""
+        self._dead |= set(owners) - {self._owner}
+
+    def is_dead(self, owner: str | None) -> bool:
+        """Return whether it is known that the process of an owner has ended."""
+        return owner in self._dead or owner_is_dead(owner)
+
+    def find(self, now: float, *, busy: Collection[int], outage: bool, adopt: bool) -> Found:
+        """Read the database, and return what to drive and what to offer. Each experiment is offered once.
+
+        Args:
+            now: the time.
+            busy: experiments to leave out.
+            outage: the database could not be reached recently, so the lease of a living owner may have expired.
+            adopt: drive experiments that scripts have left behind, too.
+        """
+        free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
+        unclaimed = {
+            record.id: record
+            for record in self._without_fresh([record for record in free if record.id not in busy], outage)
+        }
+        cancelled = self._cancelled([record.id for record in unclaimed.values() if record.source in SCRIPTS])
+        found = Found()
+        for record in unclaimed.values():
+            if record.source not in SCRIPTS:
+                found.to_drive.append(ToDrive(record, "it was created over the API"))
+            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
+                found.to_drive.append(ToDrive(record, "it is to be cancelled"))
+            elif record.abandoned(now) and adopt:
+                why = "its script is gone, and this service adopts such experiments"
+                found.to_drive.append(ToDrive(record, why, adopt=True))
+            elif record.abandoned(now) and record.public_id not in self._offered:
+                found.to_offer.append(record)
+        self._offered |= {record.public_id for record in found.to_offer}
+        self._offered -= {one.record.public_id for one in found.to_drive}
+        return found
+
+    def _without_fresh(self, found: Iterable[ExperimentRecord], outage: bool) -> Iterator[ExperimentRecord]:
+        """Yield the records without those whose lease a living owner may still renew.
+
+        It may after an outage, and until the lease has been seen expired for `WITNESS_S`: this host may have begun when an
+        outage had just ended, and so know nothing of it.
+        """
+        now, before, self._expired = time.monotonic(), self._expired, {}
+        for record in found:
+            if record.driver_owner in (None, self._owner) or self.is_dead(record.driver_owner):
+                yield record
+            elif not outage:
+                epoch, since = before.get(record.id, (0, 0.0))
+                if epoch != record.driver_epoch:
+                    epoch, since = record.driver_epoch, now
+                self._expired[record.id] = (epoch, since)
+                if now >= since + WITNESS_S:
+                    yield record
+
+    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
+        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
+        if time.monotonic() < self._leases_read_at + LEASES_S:
+            return []
+        self._leases_read_at = time.monotonic()
+        leased = self._store.drivers.claimable(now, leased_from=self._owner)
+        return [record for record in leased if self.is_dead(record.driver_owner)]
+
+    def _cancelled(self, experiments: list[int]) -> set[int]:
+        """Return those of the experiments that a user has asked to cancel."""
+        commands = self._store.commands.pending(experiments)
+        return {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}

@@ -1,0 +1,122 @@
+"""Forecast how much a search will still find, from how its best value has improved so far.
+
+The scale is the search's own: how much the best value improved while the training doubled, over the newest doublings. `GAINS`
+says by how many of these units the best value improved in recorded searches when the training grew by a given factor. It has
+different figures for searches that have just improved and for those that have not improved for a while.
+`python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
+"""The factors by which training grows in the figures. Between them, the figures are interpolated over the logarithm."""
+
+STALLS = (0.02, 0.3, 0.7)
+"""The bounds of the classes: ln of the training so far over that at the last improvement."""
+
+OLDEST = 8  # the number of doublings that count
+FADING = 0.6  # each doubling counts for this share of the one after it
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The expected improvement of a score.
+
+    Attributes:
+        mean: the expected improvement.
+        low: the improvement is at least this in nine of ten cases.
+        middle: the median improvement.
+        high: the improvement is at most this in nine of ten cases.
+        chance: the probability of any improvement.
+    """
+
+    mean: float
+    low: float
+    middle: float
+    high: float
+    chance: float
+
+
+# For each class of STALLS and each of FACTORS: mean, low, middle and high in units of the gain of a doubling, and the chance.
+GAINS: tuple[tuple[tuple[float, float, float, float, float], ...], ...] = (
+    (
+        (0.074, 0.0, 0.034, 0.307, 0.828),
+        (0.117, 0.0, 0.055, 0.536, 0.888),
+        (0.18, 0.005, 0.085, 0.946, 0.922),
+        (0.203, 0.009, 0.114, 0.991, 0.941),
+        (0.287, 0.02, 0.189, 1.446, 0.965),
+    ),
+    (
+        (0.032, 0.0, 0.0, 0.086, 0.292),
+        (0.073, 0.0, 0.0, 0.282, 0.456),
+        (0.122, 0.0, 0.011, 0.485, 0.541),
+        (0.2, 0.0, 0.083, 0.845, 0.707),
+        (0.316, 0.0, 0.17, 1.298, 0.834),
+    ),
+    (
+        (0.02, 0.0, 0.0, 0.007, 0.11),
+        (0.061, 0.0, 0.0, 0.231, 0.223),
+        (0.142, 0.0, 0.0, 0.78, 0.356),
+        (0.236, 0.0, 0.001, 0.932, 0.5),
+        (0.348, 0.0, 0.143, 1.748, 0.696),
+    ),
+    (
+        (0.048, 0.0, 0.0, 0.037, 0.126),
+        (0.137, 0.0, 0.0, 0.79, 0.271),
+        (0.297, 0.0, 0.0, 1.922, 0.437),
+        (0.543, 0.0, 0.173, 5.678, 0.655),
+        (0.809, 0.0, 0.59, 16.024, 0.853),
+    ),
+)
+
+
+def expected_gain(work: Sequence[float], score: Sequence[float], now: float, more: float) -> Gain | None:
+    """Return how much the best score will improve, or None if too little is known.
+
+    Args:
+        work: the training of all trials together at each improvement (n,), ascending.
+        score: the best score after each improvement (n,), ascending.
+        now: the training so far.
+        more: the training to come. The furthest forecast is three times the training so far.
+    """
+    if more <= 0 or not known_enough(work, now):
+        return None
+    unit = gain_of_a_doubling(work, score, now)
+    if unit <= 0:
+        return None
+    figures = GAINS[stall(work, now)]
+    at = math.log(min((now + more) / now, FACTORS[-1]))
+    places = [0.0, *(math.log(factor) for factor in FACTORS)]
+    right = min(bisect.bisect_left(places, at), len(FACTORS))
+    share = (at - places[right - 1]) / (places[right] - places[right - 1])
+    before = figures[right - 2] if right > 1 else (0.0,) * 5
+    mean, low, middle, high, chance = (a + share * (b - a) for a, b in zip(before, figures[right - 1], strict=True))
+    most = score[-1] - score[0]  # a gain is never expected to be more than all gains so far
+    mean, low, middle, high = (min(figure * unit, most) for figure in (mean, low, middle, high))
+    return Gain(mean, low, middle, high, chance)
+
+
+def known_enough(work: Sequence[float], now: float) -> bool:
+    """Return True if the search has trained at least twice as long as it had at its first value."""
+    return bool(work) and now > 0 and work[0] <= now / 2
+
+
+def stall(work: Sequence[float], now: float) -> int:
+    """Return the class of STALLS: how long ago the last improvement was."""
+    last = work[bisect.bisect_right(work, now) - 1]
+    return bisect.bisect_left(STALLS, math.log(now / last)) if last > 0 else len(STALLS)
+
+
+def gain_of_a_doubling(work: Sequence[float], score: Sequence[float], now: float) -> float:
+    """Return the sum of the gains of the doublings so far. Each counts for less the older it is."""
+
+    def best(at: float) -> float:
+        return score[max(bisect.bisect_right(work, at) - 1, 0)]
+
+    gains = (best(now / 2**k) - best(now / 2 ** (k + 1)) for k in range(OLDEST))
+    return sum(FADING**k * gain for k, gain in enumerate(gains))

@@ -1,0 +1,76 @@
+"""A stopper that ends the search when more training is no longer worth it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tuner.domain.trial import Population, Trial
+from tuner.options import check_number
+from tuner.schedulers.base import Fact, TrialReported
+from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
+from tuner.schedulers.shared.wording import reported, shown
+from tuner.schedulers.stoppers.base import Stopper
+
+HOUR_S = 3600.0
+
+
+class ExpectedImprovementStopper(Stopper):
+    """Ends the search when another GPU hour is expected to improve the best value by too little.
+
+    The forecast is that of `GET /experiments/{id}/forecast`: it follows from how the best value has improved so far. The search
+    never ends before it has trained for half of `hours`, since nobody can look further ahead than that.
+
+    Args:
+        least: the expected improvement, in the unit of the objective, below which the search ends.
+        hours: how many GPU hours the expected improvement is for. If trials use no GPUs, hours of training of all trials
+            together: with four trials at once, an hour of the experiment is four of these.
+    """
+
+    TYPE = "expected_improvement"
+
+    @dataclass(slots=True)
+    class State:
+        trained: dict[int, float] = field(default_factory=dict)  # trial -> seconds
+        total: float = 0.0  # the training of all trials together
+        work: list[float] = field(default_factory=list)  # the training at each improvement
+        score: list[float] = field(default_factory=list)
+
+    def __init__(self, least: float, hours: float = 1.0) -> None:
+        check_number("least", least, above=0)
+        check_number("hours", hours, above=0)
+        self.least = least
+        self.hours = hours
+        self.state = ExpectedImprovementStopper.State()
+
+    def milestone(self, trial: Trial) -> float | None:
+        return None
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        if not isinstance(fact, TrialReported):
+            return
+        state: ExpectedImprovementStopper.State = self.state
+        trial = trials[fact.trial]
+        state.total += max(trial.running_s - state.trained.get(fact.trial, 0.0), 0.0)
+        state.trained[fact.trial] = trial.running_s
+        if trial.feasible is not False and (not state.score or fact.score > state.score[-1]):
+            state.work.append(state.total)
+            state.score.append(fact.score)
+
+    def finished(self, trials: Population) -> str | None:
+        state: ExpectedImprovementStopper.State = self.state
+        gain = self._gain()
+        if gain is None or gain.mean >= self.least:
+            return None
+        objective = self.context.objective
+        hours = f"{shown(self.hours)} more {'GPU hours' if self.context.gpus else 'hours of training'}"
+        more = f"{hours} would improve {objective.metric} by {gain.mean:.3g} on average"
+        best = f"the best value is {reported(objective, state.score[-1])}, and the chance of a better one {gain.chance:.0%}"
+        return f"{more}, which is below {shown(self.least)}; {best}"
+
+    def _gain(self) -> Gain | None:
+        """Return the gain of the next hours, or None if it is not known yet."""
+        state: ExpectedImprovementStopper.State = self.state
+        more = self.hours * HOUR_S / (self.context.gpus or 1.0)
+        if more > (FACTORS[-1] - 1) * state.total:
+            return None
+        return expected_gain(state.work, state.score, state.total, more)

@@ -1,0 +1,73 @@
+/**
+ * What the page of an experiment needs is asked for by a script in index.html, while the bundle is still being loaded. The calls
+ * of the API find these answers by their addresses.
+ */
+
+declare global {
+  interface Window {
+    /** Answers that were asked for early, by address. */
+    early?: Map<string, Promise<Response>> | undefined;
+  }
+}
+
+export interface Wanted {
+  /** The files of the experiment's page, relative to the root of the pages. */
+  files: readonly string[];
+  points: number;
+  sample: number;
+  rows: number;
+}
+
+/**
+ * Begin to load an experiment's page and its data. index.html contains the text of this function, so it uses nothing from outside.
+ * The experiment is read before the rest: the stream of changes begins where the experiment's answer ends, so nothing is missed.
+ */
+export function askEarly({ files, points, sample, rows }: Wanted): void {
+  const found = /^(.*\/)experiments\/(exp_\w+)$/.exec(location.pathname);
+  if (!found) return;
+  const [, root, id] = found;
+  for (const file of files) {
+    const link = document.createElement("link");
+    link.rel = file.endsWith(".css") ? "stylesheet" : "modulepreload";
+    link.crossOrigin = "";
+    link.href = root + file;
+    document.head.append(link);
+  }
+  const early = (window.early = new Map<string, Promise<Response>>());
+  const ask = (path: string) => {
+    const url = `${location.origin}${root}api/v1/experiments/${id}${path}`;
+    const answer = fetch(url, { headers: { Accept: "application/json" } });
+    early.set(url, answer);
+    // Whoever takes the answer hears of the failure.
+    answer.catch(() => {});
+    return answer;
+  };
+  const chosen = new URLSearchParams(location.search);
+  const name = encodeURIComponent;
+  ask("")
+    .then((answer) => (answer.ok ? answer.clone().json() : null))
+    .then((experiment: { metric: string; mode: string; trials: number } | null) => {
+      if (!experiment) return;
+      if (experiment.trials > sample && !["sort", "state", "brush"].some((key) => chosen.has(key)))
+        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
+      void ask(`/trials/sample?size=${sample}`);
+      if ((chosen.get("tab") ?? "curves") !== "curves") return;
+      const metric = name(chosen.get("metric") ?? experiment.metric);
+      const x = name(chosen.get("x") ?? "step");
+      void ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`);
+    })
+    .catch(() => {});
+}
+
+/** Return the answer that was asked for early, once; undefined if there is none. */
+export function takeEarly(request: Request): Promise<Response> | undefined {
+  if (request.method !== "GET") return undefined;
+  const answer = window.early?.get(request.url);
+  if (answer) window.early!.delete(request.url);
+  return answer;
+}
+
+/** Take no early answer from now on: something has changed since they were given. */
+export function forgetEarly(): void {
+  window.early = undefined;
+}

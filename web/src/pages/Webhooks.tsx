@@ -1,0 +1,241 @@
+import { Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api, ApiError, type NewWebhook } from "../api/client";
+import type { Webhook } from "../api/types";
+import { moment } from "../format";
+import { Snippet } from "../parts/FirstExperiment";
+import { Mistakes } from "../parts/Mistakes";
+import { Panel } from "../parts/Panel";
+import parts from "../parts/parts.module.css";
+import { ProblemBox } from "../parts/Problem";
+import classes from "./SettingsPage.module.css";
+
+type EventName = Webhook["events"][number];
+
+const EVENTS: Record<EventName, string> = {
+  "experiment.started": "starts",
+  "experiment.paused": "is paused",
+  "experiment.completed": "is completed",
+  "experiment.failed": "fails",
+  "experiment.cancelled": "is cancelled",
+  "trial.failed": "has a failed trial",
+  "objective.reached": "reaches a value",
+};
+const NAMES = Object.keys(EVENTS) as EventName[];
+
+/** Who is told of what happens to experiments, and whether the messages arrived. */
+export function Webhooks() {
+  const query = useQuery({ queryKey: ["webhooks"], queryFn: ({ signal }) => api.webhooks(signal), retry: false });
+  if (query.error instanceof ApiError && query.error.status === 403) return null;
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="list of webhooks" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={120} />;
+  const { items } = query.data;
+  return (
+    <>
+      <Panel flush title={`Webhooks · ${items.length}`}>
+        {items.length === 0 ? (
+          <p className={classes.none}>
+            Nobody is told of anything yet. A webhook sends a message to an address of yours, or to Slack, when an
+            experiment ends or fails.
+          </p>
+        ) : (
+          <div className={classes.scroll} tabIndex={0} role="region" aria-label="Webhooks">
+            <table className={classes.table}>
+              <thead>
+                <tr>
+                  <th scope="col">Address</th>
+                  <th scope="col">When an experiment</th>
+                  <th scope="col">Of</th>
+                  <th scope="col">Format</th>
+                  <th scope="col">
+                    <span className={classes.hidden}>What to do with it</span>
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {items.map((one) => (
+                  <Row key={one.id} one={one} />
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+      </Panel>
+      <NewOne />
+    </>
+  );
+}
+
+function Row({ one }: { one: Webhook }) {
+  const client = useQueryClient();
+  const [sure, setSure] = useState(false);
+  const [open, setOpen] = useState(false);
+  const remove = useMutation({
+    mutationFn: () => api.deleteWebhook(one.id),
+    onSuccess: () => void client.invalidateQueries({ queryKey: ["webhooks"] }),
+  });
+  return (
+    <>
+      <tr>
+        <td className={classes.long}>{one.url}</td>
+        <td className={classes.long}>
+          {one.events.map((name) => EVENTS[name]).join(", ")}
+          {one.threshold !== null && ` (${one.threshold})`}
+        </td>
+        <td>{one.experiment_id ?? (one.project ? `project ${one.project}` : "all projects")}</td>
+        <td>{one.format}</td>
+        <td>
+          <span className={classes.sure}>
+            <Button size="compact-xs" variant="default" aria-expanded={open} onClick={() => setOpen(!open)}>
+              {open ? "Hide messages" : "Messages"}
+            </Button>
+            {sure ? (
+              <>
+                <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
+                  Delete it for good
+                </Button>
+                <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
+                  Keep it
+                </Button>
+              </>
+            ) : (
+              <Button size="compact-xs" variant="default" onClick={() => setSure(true)}>
+                Delete
+              </Button>
+            )}
+            {remove.isError && <span role="alert">{remove.error.message}</span>}
+          </span>
+        </td>
+      </tr>
+      {open && (
+        <tr>
+          <td colSpan={5}>
+            <Deliveries id={one.id} />
+          </td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+const STATE = { pending: "will be sent", delivered: "arrived", failed: "given up" } as const;
+
+function Deliveries({ id }: { id: string }) {
+  const query = useQuery({
+    queryKey: ["webhooks", id, "deliveries"],
+    queryFn: ({ signal }) => api.deliveries(id, signal),
+    refetchInterval: 5000,
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="list of messages" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={40} />;
+  if (query.data.items.length === 0) return <>Nothing has been sent yet.</>;
+  return (
+    <ul className={classes.messages}>
+      {query.data.items.map((one) => (
+        <li key={one.id}>
+          {moment(one.created_at)}: {one.event} of {one.experiment_id}, {STATE[one.state]}
+          {one.attempts > 1 && ` after ${one.attempts} attempts`}
+          {one.last_error && `: ${one.last_error}`}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function NewOne() {
+  const client = useQueryClient();
+  const [url, setUrl] = useState("");
+  const [project, setProject] = useState("");
+  const [events, setEvents] = useState<readonly EventName[]>(["experiment.completed", "experiment.failed"]);
+  const [format, setFormat] = useState<NewWebhook["format"]>("json");
+  const [threshold, setThreshold] = useState<number | "">("");
+  const reaches = events.includes("objective.reached");
+  const create = useMutation({
+    mutationFn: () =>
+      api.createWebhook({
+        url: url.trim(),
+        events: [...events],
+        format,
+        project: project.trim() || null,
+        threshold: reaches && threshold !== "" ? threshold : null,
+      }),
+    onSuccess: () => {
+      setUrl("");
+      void client.invalidateQueries({ queryKey: ["webhooks"], exact: true });
+      void client.invalidateQueries({ queryKey: ["audit"] });
+    },
+  });
+  const toggle = (name: EventName) =>
+    setEvents(NAMES.filter((one) => (one === name ? !events.includes(one) : events.includes(one))));
+  return (
+    <Panel title="New webhook">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          create.mutate();
+        }}
+      >
+        <div className={classes.form}>
+          <TextInput
+            label="Address"
+            placeholder="https://example.com/hook"
+            required
+            w={320}
+            value={url}
+            onChange={(event) => setUrl(event.currentTarget.value)}
+          />
+          <TextInput
+            label="Project"
+            placeholder="all"
+            value={project}
+            onChange={(event) => setProject(event.currentTarget.value)}
+          />
+          <Select
+            label="Format"
+            allowDeselect={false}
+            w={200}
+            data={[
+              { value: "json", label: "JSON, signed" },
+              { value: "slack", label: "Slack" },
+            ]}
+            value={format}
+            onChange={(value) => setFormat(value === "slack" ? "slack" : "json")}
+          />
+          {reaches && (
+            <NumberInput
+              label="Value to reach"
+              value={threshold}
+              onChange={(value) => setThreshold(typeof value === "number" ? value : "")}
+            />
+          )}
+        </div>
+        <div
+          className={parts.chips}
+          role="group"
+          aria-label="Send a message when an experiment"
+          style={{ margin: "10px 0" }}
+        >
+          <span className={classes.lead}>Send a message when an experiment</span>
+          {NAMES.map((name) => (
+            <button type="button" key={name} aria-pressed={events.includes(name)} onClick={() => toggle(name)}>
+              {EVENTS[name]}
+            </button>
+          ))}
+        </div>
+        {create.isError && <Mistakes error={create.error} title="It cannot be created like this" />}
+        <Button type="submit" mt="xs" loading={create.isPending} disabled={!url.trim() || events.length === 0}>
+          Create the webhook
+        </Button>
+      </form>
+      {create.data?.secret && (
+        <div role="status">
+          <p className={classes.words}>The key that signs its messages. Copy it now: nobody can read it again.</p>
+          <Snippet text={create.data.secret} />
+        </div>
+      )}
+    </Panel>
+  );
+}

@@ -1,0 +1,39 @@
+import { describe, expect, it } from "vitest";
+import schema from "../api/schema.ts?raw";
+import { outcome, pageOf, said } from "./audit";
+
+describe("the audit trail in words", () => {
+  it("says what was done to what", () => {
+    expect(said("POST", "/api/v1/experiments/exp_1/pause")).toEqual({ words: "paused", subject: "exp_1" });
+    expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toEqual({ words: "deleted", subject: "exp_1" });
+    expect(said("POST", "/api/v1/tokens")).toEqual({ words: "created a token", subject: null });
+  });
+
+  it("knows every call of the API that changes something", () => {
+    const calls: [string, string][] = [];
+    let path = "";
+    for (const line of schema.split("\n")) {
+      path = /^ {4}"(\/api\/v1\/[^"]+)": \{$/.exec(line)?.[1] ?? path;
+      const method = /^ {8}(post|put|patch|delete): operations/.exec(line)?.[1];
+      if (method) calls.push([method.toUpperCase(), path]);
+    }
+    expect(calls.length).toBeGreaterThan(20);
+    const unknown = calls.filter(([method, path]) =>
+      said(method, path.replace(/\{\w+\}/g, "x")).words.includes("/api/"),
+    );
+    expect(unknown).toEqual([]);
+  });
+
+  it("shows an unknown call as it is", () =>
+    expect(said("PUT", "/api/v1/new")).toEqual({ words: "PUT /api/v1/new", subject: null }));
+
+  it("says how it ended", () => {
+    expect(outcome(202)).toEqual({ words: "done", good: true });
+    expect(outcome(403).words).toBe("refused: not allowed");
+    expect(outcome(500).words).toBe("failed: 500");
+  });
+
+  it("links to experiments and trials", () => {
+    expect([pageOf("exp_1"), pageOf("trl_2"), pageOf("tok_3")]).toEqual(["/experiments/exp_1", "/trials/trl_2", null]);
+  });
+});

@@ -1,0 +1,67 @@
+/** Entries of the audit trail in words. */
+
+/** What a call that changes something did, by its method and address. What follows "of" is its subject. */
+const WORDS: readonly (readonly [string, RegExp, string])[] = [
+  ["POST", /^experiments$/, "created an experiment"],
+  ["POST", /^experiments\/dry-run$/, "checked a spec"],
+  ["PATCH", /^experiments\/([^/]+)$/, "edited"],
+  ["DELETE", /^experiments\/([^/]+)$/, "deleted"],
+  ["POST", /^experiments\/([^/]+)\/pause$/, "paused"],
+  ["POST", /^experiments\/([^/]+)\/resume$/, "resumed"],
+  ["POST", /^experiments\/([^/]+)\/cancel$/, "cancelled"],
+  ["POST", /^experiments\/([^/]+)\/kill$/, "killed"],
+  ["POST", /^experiments\/([^/]+)\/continue$/, "continued"],
+  ["POST", /^experiments\/([^/]+)\/archive$/, "archived"],
+  ["POST", /^experiments\/([^/]+)\/unarchive$/, "brought back"],
+  ["POST", /^experiments\/([^/]+)\/fork$/, "forked"],
+  ["POST", /^experiments\/([^/]+)\/enqueue$/, "asked for a configuration in"],
+  ["POST", /^experiments\/([^/]+)\/replay$/, "replayed"],
+  ["POST", /^trials\/([^/]+)\/stop$/, "stopped"],
+  ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
+  ["POST", /^trials\/([^/]+)\/fork$/, "forked"],
+  ["POST", /^checkpoints\/([^/]+)\/pin$/, "pinned"],
+  ["POST", /^checkpoints\/([^/]+)\/unpin$/, "unpinned"],
+  ["POST", /^session$/, "signed in"],
+  ["DELETE", /^session$/, "signed out"],
+  ["POST", /^tokens$/, "created a token"],
+  ["POST", /^tokens\/([^/]+)\/revoke$/, "revoked the token"],
+  ["POST", /^webhooks$/, "created a webhook"],
+  ["PATCH", /^webhooks\/([^/]+)$/, "changed the webhook"],
+  ["DELETE", /^webhooks\/([^/]+)$/, "deleted the webhook"],
+];
+
+export interface Said {
+  words: string;
+  /** The id of what it was done to, if the address names it. */
+  subject: string | null;
+}
+
+/** What a call did: "paused" exp_1. Of an address that is not known, the method and the address. */
+export function said(method: string, path: string): Said {
+  const short = path.replace(/^.*?\/api\/v1\//, "").replace(/\/$/, "");
+  for (const [verb, pattern, words] of WORDS) {
+    const match = verb === method ? pattern.exec(short) : null;
+    if (match) return { words, subject: match[1] ?? null };
+  }
+  return { words: `${method} ${path}`, subject: null };
+}
+
+/** How a call ended. */
+export function outcome(status: number): { words: string; good: boolean } {
+  if (status < 400) return { words: "done", good: true };
+  if (status === 401) return { words: "refused: not signed in", good: false };
+  if (status === 403) return { words: "refused: not allowed", good: false };
+  if (status === 404) return { words: "failed: not found", good: false };
+  if (status === 409) return { words: "refused: its state does not allow it", good: false };
+  if (status === 412 || status === 428) return { words: "refused: somebody else was faster", good: false };
+  if (status === 400 || status === 422) return { words: "refused: mistakes in it", good: false };
+  if (status === 429) return { words: "refused: too often", good: false };
+  return { words: `failed: ${status}`, good: false };
+}
+
+/** The page of an experiment or a trial; null for anything else. */
+export function pageOf(id: string): string | null {
+  if (id.startsWith("exp_")) return `/experiments/${id}`;
+  if (id.startsWith("trl_")) return `/trials/${id}`;
+  return null;
+}

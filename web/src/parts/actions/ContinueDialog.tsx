@@ -1,0 +1,55 @@
+import { NumberInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { keys } from "../../live/keys";
+import { experimentEnded } from "../../live/states";
+import { FormDialog, type DialogProps } from "./FormDialog";
+
+/** More trials, for an experiment that runs or that has ended. */
+export default function ContinueDialog({ experiment, onClose, onDone }: DialogProps) {
+  const client = useQueryClient();
+  const ended = experimentEnded(experiment.state);
+  const missing = Math.max(0, (experiment.num_samples ?? 0) - experiment.trials);
+  const [more, setMore] = useState<number | "">(missing > 0 ? "" : 10);
+  const send = useMutation({
+    mutationFn: () => api.continue(experiment.id, more === "" ? null : more),
+    onSuccess: (answer) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      onDone(more === "" ? "Asked to go on." : `Asked for ${more} more ${more === 1 ? "trial" : "trials"}.`);
+    },
+  });
+  return (
+    <FormDialog
+      title={ended ? "Continue this experiment" : "Add trials"}
+      words={
+        <>
+          <b>{experiment.name}</b>
+          {ended ? " runs again, and its search goes on from its results." : " goes on and starts more trials."}
+          {missing > 0 && ` ${missing} of its ${experiment.num_samples} trials have not been started yet.`}
+        </>
+      }
+      verb={ended ? "Continue" : "Add them"}
+      wrong="It cannot go on like this"
+      pending={send.isPending}
+      error={send.error}
+      disabled={more === "" && !ended}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <NumberInput
+        label="Trials to add"
+        description={
+          ended ? "empty: none, only go on with what was left" : "on top of those that were asked for so far"
+        }
+        min={1}
+        max={1_000_000}
+        allowDecimal={false}
+        value={more}
+        onChange={(value) => setMore(typeof value === "number" ? value : "")}
+        data-autofocus
+      />
+    </FormDialog>
+  );
+}

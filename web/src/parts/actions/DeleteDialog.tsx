@@ -1,0 +1,51 @@
+import { TextInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { useNavigate } from "react-router";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { keys } from "../../live/keys";
+import { FormDialog } from "./FormDialog";
+
+/** Deletes an experiment for good, once its name has been typed. */
+export default function DeleteDialog({ experiment, onClose }: { experiment: Experiment; onClose: () => void }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState("");
+  const send = useMutation({
+    mutationFn: () => api.delete(experiment.id),
+    onSuccess: async () => {
+      await navigate("/experiments");
+      client.removeQueries({ queryKey: keys.experiment(experiment.id) });
+      void client.invalidateQueries({ queryKey: keys.experiments });
+    },
+  });
+  return (
+    <FormDialog
+      title="Delete this experiment for good?"
+      words={
+        <>
+          Its {experiment.trials} trials, their results, checkpoints, logs and decisions are removed. Nobody can bring
+          them back. To only hide it from the list, archive it.
+        </>
+      }
+      verb="Delete for good"
+      wrong="It cannot be deleted"
+      final
+      pending={send.isPending}
+      error={send.error}
+      disabled={typed.trim() !== experiment.name.trim()}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <TextInput
+        label="Type its name to confirm"
+        placeholder={experiment.name}
+        value={typed}
+        autoComplete="off"
+        onChange={(event) => setTyped(event.currentTarget.value)}
+        data-autofocus
+      />
+    </FormDialog>
+  );
+}

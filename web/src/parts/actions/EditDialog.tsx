@@ -1,0 +1,100 @@
+import { NumberInput, Textarea, TextInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { keys } from "../../live/keys";
+import classes from "./actions.module.css";
+import { draftOf, LIMITS, patchOf } from "./edit";
+import { FormDialog, type DialogProps } from "./FormDialog";
+
+/** The form in which an experiment is changed, also while it runs. */
+export default function EditDialog({ experiment, onClose, onDone }: DialogProps) {
+  const client = useQueryClient();
+  // Keep the experiment as it was when the form was opened, so that changes by others meanwhile are not undone.
+  const [first] = useState(experiment);
+  const [draft, setDraft] = useState(() => draftOf(experiment));
+  const patch = patchOf(first, draft);
+  const send = useMutation({
+    mutationFn: () => api.change(experiment.id, patch),
+    onSuccess: (answer) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      void client.invalidateQueries({ queryKey: keys.experiments });
+      onDone("Saved.");
+    },
+  });
+  const number = (value: number | string) => (typeof value === "number" ? value : "");
+  return (
+    <FormDialog
+      title="Edit this experiment"
+      verb="Save"
+      wrong="It cannot be changed like this"
+      size="lg"
+      pending={send.isPending}
+      error={send.error}
+      disabled={Object.keys(patch).length === 0}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <TextInput
+        label="Name"
+        value={draft.name}
+        onChange={(event) => setDraft({ ...draft, name: event.currentTarget.value })}
+        data-autofocus
+      />
+      <Textarea
+        label="Notes"
+        description="for people; shown under Set-up"
+        autosize
+        minRows={3}
+        maxRows={12}
+        value={draft.notes}
+        onChange={(event) => setDraft({ ...draft, notes: event.currentTarget.value })}
+      />
+      <TextInput
+        label="Labels"
+        description="such as team=vision, urgent"
+        value={draft.tags}
+        onChange={(event) => setDraft({ ...draft, tags: event.currentTarget.value })}
+      />
+      <div className={classes.pair}>
+        <NumberInput
+          label="Priority"
+          description="higher ones get room first"
+          value={draft.priority}
+          min={-1000}
+          max={1000}
+          allowDecimal={false}
+          onChange={(value) => setDraft({ ...draft, priority: number(value) })}
+        />
+        <NumberInput
+          label="Weight"
+          description="share among equal priorities"
+          value={draft.weight}
+          min={0.001}
+          max={1000}
+          onChange={(value) => setDraft({ ...draft, weight: number(value) })}
+        />
+        <NumberInput
+          label="Trials"
+          description="those so far included"
+          value={draft.num_samples}
+          min={1}
+          allowDecimal={false}
+          onChange={(value) => setDraft({ ...draft, num_samples: number(value) })}
+        />
+        {LIMITS.map(([key, label, about]) => (
+          <NumberInput
+            key={key}
+            label={label}
+            description={about}
+            value={draft.limits[key]}
+            min={0}
+            onChange={(value) => setDraft({ ...draft, limits: { ...draft.limits, [key]: number(value) } })}
+          />
+        ))}
+      </div>
+      <p className={classes.words}>Ranks that train now keep their limits until they are started again.</p>
+    </FormDialog>
+  );
+}

@@ -1,0 +1,49 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { keys } from "../../live/keys";
+import { experimentEnded } from "../../live/states";
+import { FormDialog, type DialogProps } from "./FormDialog";
+import { ParamFields } from "./ParamFields";
+import { fieldsOf, filled, textOf } from "./values";
+
+/** One more trial, with parameters that a person chooses. It begins with those of the best trial. */
+export default function EnqueueDialog({ experiment, onClose, onDone }: DialogProps) {
+  const client = useQueryClient();
+  const fields = fieldsOf(experiment);
+  const best = experiment.best?.params;
+  const [texts, setTexts] = useState<Record<string, string>>(() =>
+    Object.fromEntries(
+      fields.map((field) => [field.name, best && field.name in best ? textOf(field, best[field.name]) : ""]),
+    ),
+  );
+  const send = useMutation({
+    mutationFn: () => api.enqueue(experiment.id, [filled(fields, texts)]),
+    onSuccess: (answer) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      onDone("Asked for one more trial.");
+    },
+  });
+  return (
+    <FormDialog
+      title="Try a configuration"
+      words={
+        <>
+          It is the next trial of <b>{experiment.name}</b>, on top of those that were asked for.
+          {experimentEnded(experiment.state) && " The experiment has ended and runs again for it."}
+          {best && " The fields hold the best configuration so far."}
+        </>
+      }
+      verb="Try it"
+      wrong="It does not fit the search space"
+      size="lg"
+      pending={send.isPending}
+      error={send.error}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <ParamFields fields={fields} texts={texts} placeholder="drawn at random" onChange={setTexts} />
+    </FormDialog>
+  );
+}

@@ -1,0 +1,83 @@
+import { Anchor, NumberInput, Switch, TextInput } from "@mantine/core";
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link, useNavigate } from "react-router";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import classes from "./actions.module.css";
+import { FormDialog } from "./FormDialog";
+
+/** A new experiment with the spec of this one, its function included, and the usual changes. */
+export default function ForkDialog({ experiment, onClose }: { experiment: Experiment; onClose: () => void }) {
+  const navigate = useNavigate();
+  const [name, setName] = useState(`${experiment.name}-fork`);
+  const [samples, setSamples] = useState<number | "">(experiment.num_samples ?? "");
+  const [longest, setLongest] = useState<number | "">(experiment.max_t ?? "");
+  const [learn, setLearn] = useState(true);
+  const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
+  const changes = {
+    name,
+    ...(samples !== (experiment.num_samples ?? "") && { num_samples: samples === "" ? null : samples }),
+    ...(longest !== (experiment.max_t ?? "") && { max_t: longest === "" ? null : longest }),
+  };
+  const send = useMutation({
+    mutationFn: () => api.fork(experiment.id, { changes, learn }, `${key} ${JSON.stringify([changes, learn])}`),
+    onSuccess: (made) => {
+      onClose();
+      void navigate(`/experiments/${made.id}`);
+    },
+  });
+  return (
+    <FormDialog
+      title="Fork this experiment"
+      words={
+        <>
+          A new experiment starts with the spec and the training function of <b>{experiment.name}</b>. To change more
+          than this,{" "}
+          <Anchor component={Link} to={`/new?clone=${experiment.id}`} size="sm">
+            clone it into the form
+          </Anchor>
+          .
+        </>
+      }
+      verb="Start the fork"
+      wrong="It cannot start like this"
+      pending={send.isPending}
+      error={send.error}
+      disabled={name.trim() === ""}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <TextInput
+        label="Name"
+        value={name}
+        onChange={(event) => setName(event.currentTarget.value)}
+        required
+        data-autofocus
+      />
+      <div className={classes.pair}>
+        <NumberInput
+          label="Trials"
+          description="empty: as many as the limits allow"
+          min={1}
+          allowDecimal={false}
+          value={samples}
+          onChange={(value) => setSamples(typeof value === "number" ? value : "")}
+        />
+        <NumberInput
+          label="Longest trial"
+          description={`max_t, in ${experiment.time_attr}`}
+          min={1}
+          allowDecimal={false}
+          value={longest}
+          onChange={(value) => setLongest(typeof value === "number" ? value : "")}
+        />
+      </div>
+      <Switch
+        label="Begin with what these trials have shown"
+        checked={learn}
+        onChange={(event) => setLearn(event.currentTarget.checked)}
+      />
+    </FormDialog>
+  );
+}

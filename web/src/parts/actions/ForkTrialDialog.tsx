@@ -1,0 +1,77 @@
+import { Select } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Trial } from "../../api/types";
+import { bytes } from "../../format";
+import { keys } from "../../live/keys";
+import { experimentEnded } from "../../live/states";
+import { FormDialog } from "./FormDialog";
+import { ParamFields } from "./ParamFields";
+import { fieldsOf, filled, textOf } from "./values";
+
+interface ForkTrialDialogProps {
+  trial: Pick<Trial, "id" | "number" | "params" | "checkpoint">;
+  experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
+  /** The checkpoint to begin with; null for the newest. */
+  checkpoint: string | null;
+  onClose: () => void;
+}
+
+/** A new trial that starts from a checkpoint of this one, with some of its parameters changed. */
+export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) {
+  const client = useQueryClient();
+  const list = useQuery({
+    queryKey: keys.trialCheckpoints(trial.id),
+    queryFn: ({ signal }) => api.checkpoints(experiment.id, trial.number, signal),
+  });
+  const ready = list.data?.filter((one) => one.state === "ready") ?? [];
+  const [from, setFrom] = useState(checkpoint);
+  const fields = fieldsOf(experiment, Object.keys(trial.params));
+  const [first] = useState(() =>
+    Object.fromEntries(fields.map((field) => [field.name, textOf(field, trial.params[field.name])])),
+  );
+  const [texts, setTexts] = useState<Record<string, string>>(first);
+  const changed = fields.filter((field) => texts[field.name] !== first[field.name]);
+  const send = useMutation({
+    mutationFn: () => api.forkTrial(trial.id, { checkpoint_id: from, params: filled(changed, texts) }),
+    onSuccess: () => {
+      void client.invalidateQueries({ queryKey: keys.experiment(experiment.id) });
+      onClose();
+    },
+  });
+  const newest = trial.checkpoint ? `the newest, from iteration ${trial.checkpoint.step}` : "the newest";
+  return (
+    <FormDialog
+      title={`Fork trial ${trial.number}`}
+      words={
+        <>
+          A new trial starts with the weights of trial {trial.number} and the parameters below.
+          {experimentEnded(experiment.state) && " The experiment has ended and runs again for it."}
+        </>
+      }
+      verb="Start the new trial"
+      wrong="It cannot start like this"
+      size="lg"
+      pending={send.isPending}
+      error={send.error}
+      onSend={() => send.mutate()}
+      onClose={onClose}
+    >
+      <Select
+        label="Checkpoint"
+        allowDeselect={false}
+        value={from ?? ""}
+        onChange={(value) => setFrom(value || null)}
+        data={[
+          { value: "", label: newest },
+          ...ready.map((one) => ({
+            value: one.id,
+            label: `iteration ${one.step}, ${bytes(one.bytes)}${one.pinned ? ", pinned" : ""}`,
+          })),
+        ]}
+      />
+      <ParamFields fields={fields} texts={texts} placeholder="as before" onChange={setTexts} />
+    </FormDialog>
+  );
+}

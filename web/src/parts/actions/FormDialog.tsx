@@ -1,0 +1,62 @@
+import { Button, Modal } from "@mantine/core";
+import type { ReactNode } from "react";
+import type { Experiment } from "../../api/types";
+import { Mistakes } from "../Mistakes";
+import classes from "./actions.module.css";
+
+export interface DialogProps {
+  experiment: Experiment;
+  onClose: () => void;
+  /** Called with what has been done, in words. */
+  onDone: (words: string) => void;
+}
+
+interface FormDialogProps {
+  title: string;
+  /** Say what will happen. */
+  words?: ReactNode;
+  verb: string;
+  wrong: string;
+  pending: boolean;
+  error: Error | null;
+  disabled?: boolean;
+  final?: boolean;
+  size?: string;
+  children?: ReactNode;
+  onSend: () => void;
+  onClose: () => void;
+}
+
+/** A form in a dialog: what it will do, its fields, and every mistake that the service finds in them. */
+export function FormDialog(props: FormDialogProps) {
+  const { title, words, verb, wrong, pending, error, disabled, final, size, children, onSend, onClose } = props;
+  return (
+    <Modal opened onClose={onClose} title={<b>{title}</b>} centered {...(size ? { size } : {})}>
+      <form
+        className={classes.form}
+        onSubmit={(event) => {
+          event.preventDefault();
+          onSend();
+        }}
+      >
+        {words && <p className={classes.words}>{words}</p>}
+        {children}
+        {error && <Mistakes error={error} title={wrong} />}
+        <div className={classes.end}>
+          <Button size="sm" variant="default" onClick={onClose}>
+            Close
+          </Button>
+          <Button
+            size="sm"
+            type="submit"
+            {...(final ? { color: "red" } : {})}
+            loading={pending}
+            disabled={disabled ?? false}
+          >
+            {verb}
+          </Button>
+        </div>
+      </form>
+    </Modal>
+  );
+}

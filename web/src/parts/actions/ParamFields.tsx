@@ -1,0 +1,42 @@
+import { Select, TextInput } from "@mantine/core";
+import classes from "./actions.module.css";
+import type { Field } from "./values";
+
+interface ParamFieldsProps {
+  fields: readonly Field[];
+  texts: Readonly<Record<string, string>>;
+  placeholder: string;
+  onChange: (texts: Record<string, string>) => void;
+}
+
+/** A field for each parameter: typed, or chosen from its categories. */
+export function ParamFields({ fields, texts, placeholder, onChange }: ParamFieldsProps) {
+  return (
+    <div className={classes.pair}>
+      {fields.map((field) =>
+        field.options ? (
+          <Select
+            key={field.name}
+            label={field.name}
+            description={field.about}
+            placeholder={placeholder}
+            clearable
+            data={[...new Set(field.options.map(({ text }) => text))]}
+            value={texts[field.name] || null}
+            onChange={(value) => onChange({ ...texts, [field.name]: value ?? "" })}
+          />
+        ) : (
+          <TextInput
+            key={field.name}
+            label={field.name}
+            description={field.about}
+            placeholder={placeholder}
+            value={texts[field.name] ?? ""}
+            autoComplete="off"
+            onChange={(event) => onChange({ ...texts, [field.name]: event.currentTarget.value })}
+          />
+        ),
+      )}
+    </div>
+  );
+}

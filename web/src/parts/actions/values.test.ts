@@ -1,0 +1,79 @@
+import { describe, expect, it } from "vitest";
+import type { Experiment } from "../../api/types";
+import { draftOf, patchOf } from "./edit";
+import { tagsOf, tagsText } from "./tags";
+import { fieldsOf, filled, textOf, valueOf } from "./values";
+
+const SPACE = {
+  lr: { type: "loguniform", lower: 1e-4, upper: 0.1 },
+  width: { type: "choice", categories: [16, 32, "wide"] },
+  block: { type: "choice", categories: [{ depth: 2 }, { depth: 4 }] },
+};
+const LABELS = { block: ["shallow", "deep"] };
+
+describe("the fields of a search space", () => {
+  const [lr, width, block] = fieldsOf({ space: SPACE, labels: LABELS });
+
+  it("are typed, or chosen from plain categories and from the labels of others", () => {
+    expect(lr).toEqual({ name: "lr", about: "loguniform(1e-4, 0.1)", options: null });
+    expect(width!.options?.map(({ text }) => text)).toEqual(["16", "32", "wide"]);
+    expect(block!.options).toEqual([
+      { text: "shallow", value: 0 },
+      { text: "deep", value: 1 },
+    ]);
+  });
+
+  it("hold numbers as numbers, categories as themselves, labels as their indices, and other text as text", () => {
+    expect(valueOf(lr!, "1e-3")).toBe(0.001);
+    expect(valueOf(lr!, "fast")).toBe("fast");
+    expect(valueOf(width!, "32")).toBe(32);
+    expect(valueOf(width!, "wide")).toBe("wide");
+    expect(valueOf(block!, "deep")).toBe(1);
+  });
+
+  it("show the values of a trial, and send back the same ones", () => {
+    const params = { lr: 0.0123456789, width: 32, block: 1 };
+    const fields = [lr!, width!, block!];
+    const texts = Object.fromEntries(fields.map((field) => [field.name, textOf(field, params[field.name as "lr"])]));
+    expect(filled(fields, texts)).toEqual(params);
+  });
+
+  it("leave out what is empty, so that it is drawn", () => {
+    expect(filled([lr!, width!], { lr: " ", width: "16" })).toEqual({ width: 16 });
+  });
+});
+
+describe("labels", () => {
+  it("are read from text, and null removes those that are gone", () => {
+    expect(tagsOf("team=vision, urgent", { team: "audio", old: "x" })).toEqual({
+      team: "vision",
+      urgent: "",
+      old: null,
+    });
+    expect(tagsOf(tagsText({ a: "b=c", d: "" }), { a: "b=c", d: "" })).toEqual({});
+  });
+});
+
+describe("an edit", () => {
+  const experiment = {
+    name: "digits",
+    notes: "",
+    tags: { team: "vision" },
+    priority: 0,
+    weight: 1,
+    num_samples: 16,
+    limits: { max_concurrent_trials: 4, time_budget_s: null, gpu_hours: 2, max_failures: 0, hang_timeout_s: 1800 },
+  } as unknown as Experiment;
+
+  it("sends nothing if nothing was changed", () => expect(patchOf(experiment, draftOf(experiment))).toEqual({}));
+
+  it("sends only what was changed, and null for a limit that was lifted", () => {
+    const draft = draftOf(experiment);
+    const limits = { ...draft.limits, gpu_hours: "" as const, max_concurrent_trials: 8 };
+    expect(patchOf(experiment, { ...draft, tags: "", num_samples: 20, limits })).toEqual({
+      tags: { team: null },
+      num_samples: 20,
+      limits: { gpu_hours: null, max_concurrent_trials: 8 },
+    });
+  });
+});

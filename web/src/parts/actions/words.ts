@@ -1,0 +1,60 @@
+/** The effect of each verb, in words. The service says which of them an experiment's state allows. */
+
+import type { Action } from "../../api/client";
+
+export interface Words {
+  verb: string;
+  question: string;
+  effect: string;
+  keep: string;
+  /** It cannot be undone. */
+  final: boolean;
+}
+
+export const WORDS: Record<Action, Words> = {
+  pause: {
+    verb: "Pause",
+    question: "Pause this experiment?",
+    keep: "Keep it running",
+    effect:
+      "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
+    final: false,
+  },
+  resume: {
+    verb: "Resume",
+    question: "Resume this experiment?",
+    keep: "Leave it paused",
+    effect: "Its trials go on from their newest checkpoints as resources allow.",
+    final: false,
+  },
+  cancel: {
+    verb: "Cancel",
+    question: "Cancel this experiment?",
+    keep: "Keep it",
+    effect:
+      "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. Results and checkpoints so far stay.",
+    final: true,
+  },
+  kill: {
+    verb: "Kill",
+    question: "Kill this experiment at once?",
+    keep: "Keep it",
+    effect:
+      "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far stay.",
+    final: true,
+  },
+  archive: {
+    verb: "Archive",
+    question: "Archive this experiment?",
+    keep: "Leave it in the list",
+    effect: "It disappears from the list of experiments. Everything about it is kept, and you can bring it back.",
+    final: false,
+  },
+  unarchive: {
+    verb: "Bring back",
+    question: "Show this experiment in the list again?",
+    keep: "Leave it archived",
+    effect: "It appears in the list of experiments again.",
+    final: false,
+  },
+};
