@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tuner.cli import access, explain, replay
@@ -92,9 +93,7 @@ def replayed(
     if as_json:
         yield json.dumps(answer)
         return
-    from tuner.api import schemas
-
-    yield from replay.lines(schemas.Replay.model_validate(answer))
+    yield from replay.lines(json.loads(json.dumps(answer), object_hook=lambda found: SimpleNamespace(**found)))
 
 
 def create_token(
