@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
 from tuner.domain.logs import LogChunk, LogLimit
@@ -82,6 +82,7 @@ class Host:
         self.executor: Executor = executor if executor is not None else _on_ray()
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
+        tracing.configure(settings.traces, "driver", __version__)
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
@@ -248,7 +249,9 @@ class Host:
         if found is None:
             return None
         begun = time.perf_counter()
-        answer = await found.inbound.report(found.ref, found.start_iteration, reports)
+        what = "verdict" if reports and reports[-1].waits else "report"
+        with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
+            answer = await found.inbound.report(found.ref, found.start_iteration, reports)
         took = time.perf_counter() - begun
         self._figures.reports.add(took)
         if reports and reports[-1].waits:
