@@ -62,7 +62,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When an experiment will end.
+    """The end of an experiment, as it is expected.
 
     Attributes:
         limit: the limit that ends it.
@@ -75,7 +75,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What more training would bring.
+    """The effect of more training.
 
     Attributes:
         gpu_hours: the GPU hours asked about; None if trials use no GPUs.
