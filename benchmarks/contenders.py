@@ -104,7 +104,7 @@ def changed(changes: str) -> Iterator[None]:
 
 class Contender(Protocol):
     def start(self) -> tuple[dict[str, Any], int, Report]:
-        """Return what a free worker trains next: a configuration, the reports it has made, the receiver of the next."""
+        """Return what a free worker trains next: a configuration, how many reports it has made, and who gets the next ones."""
 
 
 class Random:

@@ -31,7 +31,7 @@ from tuner.experiment.verbs import VERBS
 from tuner.store import Store
 
 SHORT, LONG = 10, 300
-"""How many sequences are tried."""
+"""The number of sequences that are tried."""
 
 CREATE = {
     "entrypoint": "tests.api.trainables:train",

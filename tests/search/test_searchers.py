@@ -310,7 +310,7 @@ def test_points_are_the_first_generation_of_a_genetic_search() -> None:
     assert drive.suggestions[5].state["trial"]["NSGAIISampler:generation"] == 1
 
 
-# -- what is brought along -----------------------------------------------------------------------------------------------
+# -- warm starts ---------------------------------------------------------------------------------------------------------
 
 
 class Counting(optuna.samplers.BaseSampler):

@@ -180,7 +180,9 @@ class Deliverer:
             if wait_s is None:
                 log.warning("delivery %s is given up after %d attempts: %s", due.public_id, due.attempts, error)
         except StoreError as failure:
-            log.warning("how delivery %s went could not be written; it is sent again: %s", due.public_id, failure)
+            log.warning(
+                "the outcome of delivery %s could not be stored, so it is sent again: %s", due.public_id, failure
+            )
         except Exception:
             log.exception("delivery %s failed; it is sent again", due.public_id)
 

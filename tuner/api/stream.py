@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Message = tuple[int, bytes]
-"""(event_seq of the last entry that it tells of, what is sent)."""
+"""A message to clients: (event_seq of the last log entry in it, its bytes)."""
 
 POLL_S = 0.04
 POLL_CLIENT_S = (

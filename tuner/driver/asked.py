@@ -154,7 +154,7 @@ class AskedDriver:
                 store.drivers.release(record.id, self._epoch)
 
     async def _keep(self, loop: ExperimentLoop, seen: set[int], driving: asyncio.Task[Any]) -> None:
-        """Renew the lease and pass on what users command. End the loop if another process has taken over."""
+        """Renew the lease and pass on the commands of users. End the loop if another process has taken over."""
         while True:
             await asyncio.sleep(KEEP_S)
             try:

@@ -41,7 +41,7 @@ ENDS: Mapping[str, Sequence[tuple[float, float, float]]] = {
         (0.994, 1.525, 2.487),
     ),
 }
-"""The seconds that came over those that were expected (low, middle, high), for each quarter of a search.
+"""The actual divided by the expected remaining seconds (low, middle, high), for each quarter of a search.
 
 "samples": only the number of trials is known. "units": it is known how many units of time_attr all trials will train.
 "budget": the same for freeze-thaw, which trains the leading trial to the end when all others have stopped.

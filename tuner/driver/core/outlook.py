@@ -26,7 +26,7 @@ class Outlook:
         self.fresh = False
 
     def reported(self, seconds: float, score: float | None) -> None:
-        """Take in a report: the training since the one before it, and its score, if it has one within the constraints."""
+        """Add a report: the training since the one before it, and its score, if it has one within the constraints."""
         self._total += seconds
         if score is not None and (not self._score or score > self._score[-1]):
             self._work.append(self._total)

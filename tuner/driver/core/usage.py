@@ -26,7 +26,7 @@ class Usage:
             self.ended_s += max(0.0, time - since)
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
-        """Take in that a trial is stopped at `t`, for which it has trained so long. At its own pace it had gone on to `max_t`."""
+        """Note that a trial was stopped at `t` after so much training. At its pace it would have gone on to `max_t`."""
         if max_t is not None and 0 < t < max_t:
             self.saved_s += trained_s * (max_t / t - 1)
 

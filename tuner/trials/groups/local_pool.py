@@ -164,7 +164,7 @@ class LocalPool:
             waiter.turn.set_result(self._warm(waiter))
 
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return a key by which the next waiter is the least: by priority, what its experiment holds, and how long it waits."""
+        """Return the sort key of a waiter, by priority, its experiment's share, and time. The least is next."""
         experiment = waiter.launch.experiment_id
         standing = self._standing(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)

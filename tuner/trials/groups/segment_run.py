@@ -100,7 +100,7 @@ class SegmentRun:
 
         Args:
             ranks: the ranks to ask; None means all.
-            too_long: count only ranks that wait for the driver, as they do while it cannot commit.
+            too_long: count only ranks that wait for the driver, which happens while the driver cannot commit.
         """
         answers = (await self.ask("progress", ranks)).values()
         if too_long:

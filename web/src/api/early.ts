@@ -59,7 +59,7 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
     .catch(() => {});
 }
 
-/** Return the answer that was asked for early, once; undefined if there is none. */
+/** Return the answer to an early request, or undefined if there is none. Each answer is returned once. */
 export function takeEarly(request: Request): Promise<Response> | undefined {
   if (request.method !== "GET") return undefined;
   const answer = window.early?.get(request.url);

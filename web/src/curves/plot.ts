@@ -191,7 +191,7 @@ export class CurvesPlot {
     }
   }
 
-  /** The trial whose page is open: stays marked. */
+  /** The trial whose page is open. It stays marked. */
   select(number: number | null): void {
     this.selected = number;
     this.drawUpper();

@@ -82,7 +82,7 @@ function span({ start_iteration: start, end_iteration: end }: LineageSegment): s
       : `at iteration ${start}`;
 }
 
-/** "lr 0.1 → 0.12", of what has changed against the segment before. */
+/** Say what has changed since the segment before: "lr 0.1 → 0.12". */
 function changes({ changes }: LineageSegment): string {
   return (
     Object.entries(changes)

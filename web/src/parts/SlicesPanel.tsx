@@ -17,7 +17,7 @@ interface SlicesPanelProps extends Marking {
   where: readonly string[];
 }
 
-/** The first of many parameters: those behind them matter little. */
+/** The number of parameters to show. They are sorted by importance, so the others matter little. */
 const MOST = 12;
 
 /** The objective over each parameter. */

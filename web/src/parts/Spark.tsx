@@ -6,7 +6,7 @@ import classes from "./parts.module.css";
 
 const [WIDTH, HEIGHT] = [90, 22];
 
-/** The best value over time as a small line; read again when there is a new best value. */
+/** Show the best value over time as a small line. It is read again when there is a new best value. */
 export function Spark({ id, metric, value }: { id: string; metric: string; value: number | null }) {
   const { data } = useQuery({
     queryKey: [...keys.experiment(id), "spark", value],
