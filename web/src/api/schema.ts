@@ -322,6 +322,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when it will end, what it will have found by then, and what more training would bring. */
+        get: operations["experiments_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/replay": {
         parameters: {
             query?: never;
@@ -365,6 +382,23 @@ export interface paths {
         };
         /** List the segments of all trials, oldest first, each with the source of its weights. */
         get: operations["experiments_segments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when trials waited, started and ran, and what nodes and GPUs did meanwhile. */
+        get: operations["experiments_timeline"];
         put?: never;
         post?: never;
         delete?: never;
@@ -869,6 +903,23 @@ export interface paths {
         get: operations["webhooks_deliveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a delivery of the event `test` now; for editors */
+        post: operations["webhooks_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1627,13 +1678,12 @@ export interface components {
             id: string;
             /**
              * Event
-             * @description what happened
-             * @enum {string}
+             * @description what happened; test: somebody asked for a test
              */
-            event: "experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached";
+            event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...
+             * @description exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
@@ -2108,6 +2158,103 @@ export interface components {
              * @description its checkpoint; null if none is kept
              */
             checkpoint_id: string | null;
+        };
+        /**
+         * Forecast
+         * @description A forecast as of the newest event, from how much recorded searches still found when they were as far as this one.
+         */
+        Forecast: {
+            /**
+             * Metric
+             * @description the first objective
+             */
+            metric: string;
+            /**
+             * Time
+             * @description when the newest event was; null before the first
+             */
+            time: string | null;
+            /** @description null: it has ended, or it is too early to tell */
+            end: components["schemas"]["ForecastEnd"] | null;
+            /** @description its best value at the end, never worse than the present one; null: it is too early to tell */
+            best: components["schemas"]["ForecastRange"] | null;
+            /** @description what more training would bring; null: it is too early to tell */
+            more: components["schemas"]["ForecastMore"] | null;
+            /**
+             * Summary
+             * @description all of it, or why there is none, in sentences
+             */
+            summary: string;
+        };
+        /** ForecastEnd */
+        ForecastEnd: {
+            /**
+             * Limit
+             * @description the limit that is expected to end the experiment
+             * @enum {string}
+             */
+            limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
+            /**
+             * Reason
+             * @description what ends it, in words
+             */
+            reason: string;
+            /** @description seconds that it will still run, without the time for which it is paused */
+            seconds: components["schemas"]["ForecastRange"];
+        };
+        /** ForecastMore */
+        ForecastMore: {
+            /**
+             * Gpu Hours
+             * @description the GPU hours that this is about; null if trials use no GPUs
+             */
+            gpu_hours: number | null;
+            /**
+             * Seconds
+             * @description how long they take at the present pace
+             */
+            seconds: number;
+            /**
+             * Improvement
+             * @description by how much the best value will improve on average; above 0 whatever the mode
+             */
+            improvement: number;
+            /**
+             * Low
+             * @description it will improve by at least this in nine of ten cases
+             */
+            low: number;
+            /**
+             * High
+             * @description it will improve by at most this in nine of ten cases
+             */
+            high: number;
+            /**
+             * Chance
+             * @description the probability of any improvement
+             */
+            chance: number;
+        };
+        /**
+         * ForecastRange
+         * @description An expected value with an interval that is meant to hold in eight of ten cases.
+         */
+        ForecastRange: {
+            /**
+             * Expected
+             * @description the middle of what is to be expected
+             */
+            expected: number;
+            /**
+             * Low
+             * @description where the interval begins
+             */
+            low: number;
+            /**
+             * High
+             * @description where the interval ends
+             */
+            high: number;
         };
         /** Health */
         Health: {
@@ -2890,6 +3037,11 @@ export interface components {
              * @description how it ended; null while it runs
              */
             outcome: string | null;
+            /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
         };
         /**
          * SegmentItem
@@ -2960,6 +3112,11 @@ export interface components {
              * @description how it ended; null while it runs
              */
             outcome: string | null;
+            /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
             /**
              * Trial Number
              * @description the number of its trial
@@ -3047,6 +3204,120 @@ export interface components {
              * @description from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Timeline
+         * @description What some of the trials did over time, and the devices that they held.
+         */
+        Timeline: {
+            /**
+             * Started At
+             * Format: date-time
+             * @description where the timeline begins
+             */
+            started_at: string;
+            /**
+             * Duration S
+             * @description seconds that it spans, until now or until the experiment ended
+             */
+            duration_s: number;
+            /**
+             * Trials
+             * @description by number
+             */
+            trials: components["schemas"]["TimelineTrial"][];
+            /**
+             * Devices
+             * @description by node; only what these trials held
+             */
+            devices: components["schemas"]["TimelineDevice"][];
+            /**
+             * Totals
+             * @description seconds of these trials together, by phase
+             */
+            totals: {
+                [key: string]: number;
+            };
+            /**
+             * Total
+             * @description how many trials the experiment has
+             */
+            total: number;
+        };
+        /**
+         * TimelineDevice
+         * @description A GPU, or the place of one rank on a node without GPUs.
+         */
+        TimelineDevice: {
+            /**
+             * Host
+             * @description the node
+             */
+            host: string;
+            /**
+             * Name
+             * @description "GPU 0", or "rank 1" for the first place of a rank
+             */
+            name: string;
+            /**
+             * Busy
+             * @description share of the time in which these trials held it, from 0 to 1
+             */
+            busy: number;
+            /**
+             * Spans
+             * @description in time, with idle ones between
+             */
+            spans: components["schemas"]["TimelineSpan"][];
+        };
+        /** TimelineSpan */
+        TimelineSpan: {
+            /**
+             * Phase
+             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device
+             * @enum {string}
+             */
+            phase: "waiting" | "starting" | "restarting" | "running" | "paused" | "idle";
+            /**
+             * Start
+             * @description seconds since started_at
+             */
+            start: number;
+            /**
+             * End
+             * @description seconds since started_at; duration_s if it goes on
+             */
+            end: number;
+            /**
+             * Trial Number
+             * @description null if a device is idle
+             */
+            trial_number: number | null;
+            /**
+             * Segment
+             * @description the ordinal of the trial's segment; null if a device is idle
+             */
+            segment: number | null;
+        };
+        /** TimelineTrial */
+        TimelineTrial: {
+            /**
+             * Trial Number
+             * @description the trial's number
+             */
+            trial_number: number;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Spans
+             * @description in time
+             */
+            spans: components["schemas"]["TimelineSpan"][];
         };
         /**
          * Token
@@ -4088,6 +4359,8 @@ export interface components {
             n_startup_trials: number;
             /** @default false */
             deterministic_objective: boolean;
+            /** @default false */
+            tpe_if_short: boolean;
             /** @default null */
             constraints: {
                 [key: string]: unknown;
@@ -4999,7 +5272,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5104,7 +5377,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -6167,6 +6440,75 @@ export interface operations {
             };
         };
     };
+    experiments_forecast: {
+        parameters: {
+            query?: {
+                /** @description how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the training so far counts */
+                hours?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_replay: {
         parameters: {
             query?: never;
@@ -6360,6 +6702,77 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SegmentPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_timeline: {
+        parameters: {
+            query?: {
+                /** @description the number of the first trial */
+                first?: number;
+                /** @description how many trials */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description the client has this answer already: its ETag was in If-None-Match */
@@ -9119,6 +9532,92 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
