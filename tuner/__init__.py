@@ -34,7 +34,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.checkpoints": ("Checkpoint",),
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
-    "tuner.driver.hosts.kept": ("shutdown",),
+    "tuner.sdk.executors": ("shutdown",),
     "tuner.sdk.replay": ("recommend_scheduler", "replay"),
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
@@ -56,7 +56,6 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner import torch as torch
     from tuner.client.asynchronous import connect_async as connect_async
     from tuner.client.synchronous import connect as connect
-    from tuner.driver.hosts.kept import shutdown as shutdown
     from tuner.driver.virtual import Step as Step
     from tuner.driver.virtual import simulate as simulate
     from tuner.errors import CheckpointError as CheckpointError
@@ -75,6 +74,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk.executors import shutdown as shutdown
     from tuner.sdk.replay import recommend_scheduler as recommend_scheduler
     from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first that
+    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first one that
     # a call or a section takes is suggested
     "algo": ("search_alg", "search"),
     "budget_s": ("time_budget_s", "limits.time_budget_s"),
@@ -118,7 +118,7 @@ OF_THE_EXPERIMENT = frozenset(
 
 
 def elsewhere(name: Any, known: Iterable[str]) -> str | None:
-    """Return our name of what other libraries call `name`, or None if we have no such thing."""
+    """Return our name for what other libraries call `name`, or None if we have none."""
     names = set(known)
     return next((ours for ours in ELSEWHERE.get(str(name).lower(), ()) if ours in names), None)
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
@@ -47,7 +47,7 @@ AGAIN_S = 2.0
 """Seconds to wait before something that has failed is tried again."""
 
 SILENT_S = 150.0
-"""A child that is silent for this long is replaced. It says each second that it is well, and no call takes longer."""
+"""Seconds of silence after which a child is replaced. It sends a message every second, and no call takes longer."""
 
 FUTILE = 3
 """A head is replaced if this many children in a row could not connect to it."""
@@ -65,6 +65,7 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     listening = _listen(settings.host, settings.port)
     port = listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
+    tracing.configure(settings.traces, "service", __version__)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
@@ -93,7 +94,7 @@ def serve(settings: Settings, adopt: bool = False) -> None:
 
 
 SLOW_MODULES = ("tuner.search.importance",)
-"""Modules that take seconds to load, as they need Optuna, and that a request may need."""
+"""Modules that a request may need and that take seconds to load, since they import Optuna."""
 
 LOAD_AFTER_S = 10.0
 """Seconds that their loading waits for the driver, whose start needs the processor more."""
@@ -140,7 +141,7 @@ class Supervisor:
         self._thread.join(timeout=10)
 
     def poke(self) -> None:
-        """Tell the host that there is something new. Return at once; a host that is not told finds out by itself."""
+        """Tell the host that there is something new. Return at once. A host that is not told finds out by itself."""
         if (child := self._child) is not None:
             child.poke()
 
@@ -157,7 +158,7 @@ class Supervisor:
         return self._ask("look", segment_id)
 
     def cluster(self) -> dict[str, Any]:
-        """Return the cluster as `Host.cluster` sees it. DriverSilent if the host does not answer soon."""
+        """Return the cluster as `Host.cluster` sees it. Raise DriverSilent if the host does not answer soon."""
         return self._ask("cluster")
 
     def _ask(self, method: str, *args: str) -> dict[str, Any]:
@@ -191,7 +192,7 @@ class Supervisor:
             if not self.settings.ray_address:
                 if self._futile > FUTILE:
                     stop_head(self.settings.home)
-                    self._headed = False  # nobody asked for this end, so a head is started again
+                    self._headed = False  # the head has ended by itself, so it is started again
                     self._futile = 1
                 head = start_head(self.settings.home)  # while the child loads Ray
                 self._headed = True
@@ -265,7 +266,7 @@ class _Child:
         self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
-        """Return what a method of the driver host returns. DriverSilent if it does not answer soon."""
+        """Return what a method of the driver host returns. Raise DriverSilent if it does not answer soon."""
         number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._asked[number] = answer
         try:
@@ -277,7 +278,7 @@ class _Child:
             self._asked.pop(number, None)
 
     def dead(self) -> str | None:
-        """Return how the process has ended, or why it must be ended; None if it is well."""
+        """Return how the process has ended, or why it must be ended. Return None if neither is the case."""
         if (code := self._process.poll()) is not None:
             return f"it ended with exit code {code}"
         if time.monotonic() - self._heard_at > SILENT_S:
@@ -285,7 +286,7 @@ class _Child:
         return None
 
     def end(self) -> None:
-        """Kill the process; what it keeps alive goes on without it."""
+        """Kill the process. The driver host that it watched continues without it."""
         self._process.kill()
         with self._sending:
             self._over = True
@@ -367,7 +368,7 @@ class Page:
 def _secured(settings: Settings) -> Settings:
     """Return the settings with `auth` either on or off. Tokens are needed if others than users of this machine reach the service.
 
-    They do if the address is not loopback, and if a proxy passes their requests on: to the service these come from loopback.
+    They do if the address is not loopback. They also do if a proxy forwards their requests, which then come from loopback.
 
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
@@ -403,7 +404,8 @@ def _because(settings: Settings) -> str:
 
 def _check_tokens(settings: Settings, store: Store) -> None:
     """Raise SpecError if tokens are needed and nobody has one that may create others."""
-    if settings.auth == "on" and not store.access.has_admin():
+    by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
+    if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(
             f"serving on {settings.host} with tokens{_because(settings)} needs one of an admin, and there is none; "
             "create it with `tuner token create NAME --role admin`",

@@ -78,7 +78,7 @@ def narrow(app: FastAPI) -> Iterator[EntrypointChecker]:
 
 
 class Asking:
-    """POSTs from threads."""
+    """Posts specs from threads."""
 
     def __init__(self, url: str) -> None:
         self.client = httpx.Client(base_url=url, timeout=60, limits=httpx.Limits(max_connections=200))

@@ -1,14 +1,16 @@
-"""Test what every shell does, whatever its ports are made of: virtual time, asyncio in this process, or Ray and a store.
+"""Test what every shell does, whatever its ports are made of: virtual time, asyncio in this process, or a store and workers.
 
 The groups in this process stand in for Ray at the boundary of the process: they run the training function as a coroutine, so
-the loop and its journal port are the real ones. The form on Ray is the whole of `tuner.run`.
+the loop and its journal port are the real ones. The forms on Ray and
+with the local executor are the whole of `tuner.run`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -135,7 +137,7 @@ def in_this_process(training: Training, options: Mapping[str, Any]) -> list[Entr
     return journal.log
 
 
-def on_ray(training: Training, options: Mapping[str, Any]) -> list[Entry]:
+def as_a_script(training: Training, options: Mapping[str, Any], executor: Literal["ray", "local"]) -> list[Entry]:
     def train(config: dict[str, Any]) -> None:
         import pickle
         import time
@@ -168,6 +170,7 @@ def on_ray(training: Training, options: Mapping[str, Any]) -> list[Entry]:
         resources_per_worker={"CPU": 0.5},
         max_concurrent_trials=2,
         checkpoint={"frequency": 1},
+        executor=executor,
         verbose=0,
         **limits,
     )
@@ -175,13 +178,20 @@ def on_ray(training: Training, options: Mapping[str, Any]) -> list[Entry]:
         return list(store.drivers.load(store.experiments.get(result.experiment_id).id))
 
 
-@pytest.fixture(params=["virtual time", "this process", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.fixture(params=["virtual time", "this process", "local", pytest.param("ray", marks=pytest.mark.ray)])
 def search(request: pytest.FixtureRequest) -> Callable[..., list[Entry]]:
     """Return a function that runs a search under one of the shells, and returns its log."""
     if request.param == "ray":
         request.getfixturevalue("private_ray")
-    shell = {"virtual time": in_virtual_time, "this process": in_this_process, "ray": on_ray}[request.param]
-    return lambda training, **options: shell(training, options)
+    if request.param == "local":
+        request.getfixturevalue("_kept")
+    shells = {
+        "virtual time": in_virtual_time,
+        "this process": in_this_process,
+        "local": functools.partial(as_a_script, executor="local"),
+        "ray": functools.partial(as_a_script, executor="ray"),
+    }
+    return lambda training, **options: shells[request.param](training, options)
 
 
 def falls(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:

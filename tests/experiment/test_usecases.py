@@ -79,6 +79,11 @@ def test_an_edited_file_is_new_code_and_the_same_request(
     assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first
 
 
+def test_a_service_runs_no_trials_in_local_processes() -> None:
+    with pytest.raises(SpecError, match="executor: a service runs trials on Ray"):
+        usecases.parsed({**SPEC, "entrypoint": "module:train", "executor": "local"})
+
+
 def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store, 2)
     with pytest.raises(NotFound, match=rf"the experiment '{made.name}' has no trial 99; its trials are 0 to 1"):

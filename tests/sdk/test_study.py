@@ -328,7 +328,7 @@ def test_a_user_can_cancel_it_from_the_page(store: Store) -> None:
 
 def test_resume_leaves_it_to_the_script_that_asks() -> None:
     study_of().close()
-    with pytest.raises(Conflict, match="go on with it by tuner.create_study"):
+    with pytest.raises(Conflict, match="continue it with tuner.create_study"):
         tuner.resume("by-hand")
 
 

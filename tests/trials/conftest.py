@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -9,7 +10,10 @@ import inspect
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ import ray
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tests.trials.host import Host
+from tests.trials.host import Host, LocalHost
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.segments import Outcome, Report, Verdict
@@ -50,14 +54,10 @@ def _code(module: str) -> CodeRef:
     return CodeRef(hash=hashlib.sha256(blob).hexdigest(), blob=blob, sys_path=(ROOT,))
 
 
-class Bench:
-    """Runs functions as segments on a real host."""
+class Launches:
+    """Makes launches of the functions of test modules."""
 
-    def __init__(self, folder: Path, *, detached: bool = False, **options: Any) -> None:
-        self.folder = folder
-        lifetime = {"lifetime": "detached", "name": folder.name} if detached else {}
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.host = Host.options(scheduling_strategy=here, **lifetime).remote(options)
+    folder: Path
 
     def launch(self, function: Callable[..., Any] | str, ranks: int = 1, **changes: Any) -> Launch:
         number = next(_numbers)
@@ -82,6 +82,19 @@ class Bench:
             }
         )
 
+    def log(self, launch: Launch, rank: int = 0) -> str:
+        return (self.folder / "logs" / launch.segment_id / f"rank{rank}.log").read_text()
+
+
+class Bench(Launches):
+    """Runs functions as segments on a real host."""
+
+    def __init__(self, folder: Path, *, detached: bool = False, **options: Any) -> None:
+        self.folder = folder
+        lifetime = {"lifetime": "detached", "name": folder.name} if detached else {}
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.host = Host.options(scheduling_strategy=here, **lifetime).remote(options)
+
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Any:
         return self.host.run.remote(launch, verdicts)
 
@@ -100,18 +113,20 @@ class Bench:
         return list(ray.get(self.host.order.remote(launch.segment_id)))
 
     def started(self, launch: Launch) -> dict[str, Any]:
-        starts = ray.get(self.host.events.remote())[1]
-        found: dict[str, Any] = next(start for start in starts if start["segment"] == launch.segment_id)
-        return found
+        """Wait until every rank has started, which may be after rank 0's first report."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for start in ray.get(self.host.events.remote())[1]:
+                if start["segment"] == launch.segment_id:
+                    return dict(start)
+            time.sleep(0.05)
+        raise TimeoutError(f"segment {launch.segment_id} has not started")
 
     def waits(self) -> list[str]:
         return list(ray.get(self.host.events.remote())[0])
 
     def call(self, name: str, *args: Any) -> Any:
         return ray.get(self.host.call.remote(name, *args), timeout=60)
-
-    def log(self, launch: Launch, rank: int = 0) -> str:
-        return (self.folder / "logs" / launch.segment_id / f"rank{rank}.log").read_text()
 
     def wait_for_report(self, launch: Launch) -> None:
         ray.get(self.host.first_report.remote(launch.segment_id), timeout=60)
@@ -124,6 +139,57 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench = Bench(tmp_path_factory.mktemp("bench"))
+    yield bench
+    bench.close()
+
+
+class LocalBench(Launches):
+    """Runs functions as segments in processes of this machine, with a host in a thread of the test's process."""
+
+    def __init__(self, folder: Path, cpus: float = 2, **options: Any) -> None:
+        self.folder = folder
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.host = self.wait(LocalHost.begin(cpus, **options))
+
+    def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.submit(work).result(90)
+
+    def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Future[Outcome]:
+        return self.submit(self.host.run(launch, verdicts))
+
+    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Outcome:
+        outcome: Outcome = self.begin(launch, verdicts).result(90)
+        return outcome
+
+    def started(self, launch: Launch) -> dict[str, Any]:
+        return next(start for start in self.host.inbox.starts if start["segment"] == launch.segment_id)
+
+    def call(self, name: str, *args: Any) -> Any:
+        return self.wait(self.host.call(name, *args))
+
+    def reports(self, launch: Launch) -> list[Report]:
+        return self.host.reports.get(launch.segment_id, [])
+
+    def checkpoints(self, launch: Launch) -> list[CheckpointInfo]:
+        return self.host.checkpoints.get(launch.segment_id, [])
+
+    def wait_for_report(self, launch: Launch) -> None:
+        self.wait(self.host.first_report(launch.segment_id))
+
+    def close(self) -> None:
+        self.wait(self.host.end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def local_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBench]:
+    bench = LocalBench(tmp_path_factory.mktemp("bench"))
     yield bench
     bench.close()
 

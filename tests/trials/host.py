@@ -1,4 +1,4 @@
-"""A small driver host for tests: a real async Ray actor with a GroupManager, verdicts by a table, and a memory."""
+"""A small driver host for tests: a GroupManager, verdicts by a table, and a memory. It is a real async Ray actor, or local."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Outcome, Report, Verdict
+from tuner.trials.groups.local_pool import LocalPool
+from tuner.trials.groups.local_ranks import RankServer
 from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Pool
 from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.report_socket import Address, ReportServer
 
 
 class _Inbox:
@@ -31,10 +35,9 @@ class _Inbox:
         self.starts.append({"segment": segment_id, **placement, "startup_s": startup_s, "warm": warm, "held_s": held_s})
 
 
-@ray.remote(num_cpus=0)
-class Host:
-    def __init__(self, options: dict[str, Any] | None = None) -> None:
-        self.manager = GroupManager(ray.get_runtime_context().current_actor, **(options or {}))
+class AnyHost:
+    def __init__(self, manager: GroupManager) -> None:
+        self.manager = manager
         self.inbox = _Inbox()
         self.reports: dict[str, list[Report]] = {}
         self.checkpoints: dict[str, list[CheckpointInfo]] = {}
@@ -117,3 +120,32 @@ class Host:
 
     async def events(self) -> tuple[list[str], list[dict[str, Any]]]:
         return self.inbox.waits, self.inbox.starts
+
+
+@ray.remote(num_cpus=0)
+class Host(AnyHost):
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        super().__init__(GroupManager(Pool(ray.get_runtime_context().current_actor, **(options or {}))))
+
+
+class LocalHost(AnyHost):
+    """A host whose trials are processes of this machine. It is made on its event loop."""
+
+    def __init__(self, cpus: float, address: Address, server: RankServer, **options: Any) -> None:
+        self.pool = LocalPool(cpus, address, server, **options)
+        super().__init__(GroupManager(self.pool))
+
+    @classmethod
+    async def begin(cls, cpus: float, **options: Any) -> LocalHost:
+        server = ReportServer(
+            lambda *args: host.report(*args), None, lambda question, args: getattr(host, question)(*args)
+        )
+        host = cls(cpus, await server.open("127.0.0.1"), RankServer(1), **options)
+        host.server = server
+        return host
+
+    server: ReportServer
+
+    async def end(self) -> None:
+        await self.manager.close()
+        await self.server.close()

@@ -73,12 +73,13 @@ LOCAL = Identity("local", Role.ADMIN)
 def secured(settings: Settings) -> Settings:
     """Return the settings with `auth` on if it is `auto` and others than users of this machine may reach the service.
 
-    They may if its address is not loopback, and if a proxy passes their requests on: to the service these come from loopback.
+    They may if its address is not loopback, if people sign in with an OpenID Connect provider, and if a proxy passes their
+    requests on: to the service these come from loopback.
 
     Raises:
         OSError: the host is not an address of this machine.
     """
-    if settings.auth == "auto" and (settings.trusted_proxies or not is_here(settings.host)):
+    if settings.auth == "auto" and (settings.trusted_proxies or settings.oidc_issuer or not is_here(settings.host)):
         return dataclasses.replace(settings, auth="on")
     return settings
 
@@ -122,7 +123,7 @@ class Authenticator:
         return self.required or (self._only_here and not _is_loopback(address_of(scope)))
 
     async def identity_of(self, credential: Credential) -> Identity | None:
-        """Return whom a valid token or session belongs to, None for any other text."""
+        """Return the identity that a valid token or session belongs to, or None for any other text."""
         key, now = _key(credential), time.monotonic()
         known = self._known.get(key)
         if known is None or now - known[0] > KNOWN_S:
@@ -180,6 +181,13 @@ class Authenticator:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
+    async def note(self, record: AuditRecord) -> None:
+        """Write an entry into the audit trail. If the database does not answer, write it to the log instead."""
+        try:
+            await asyncio.to_thread(self._store.access.note, record)
+        except StoreError as error:
+            log.warning("not in the audit trail, as the database does not answer: %s (%s)", record, error)
+
     def forget(self, token_id: str) -> None:
         """Ask the database about this token again at its next use, since it was revoked."""
         for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
@@ -215,11 +223,10 @@ class Authenticate:
     each call that changes something into the audit trail.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store, *, open_metrics: bool = False) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, *, open_metrics: bool = False) -> None:
         self._app = app
         self._open_metrics = open_metrics
         self._authenticator = authenticator
-        self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_of(scope) if scope["type"] == "http" else ""
@@ -254,13 +261,13 @@ class Authenticate:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
-        """Return whether the one who opened a stream may still read it. Ask the database every `KNOWN_S` seconds at most."""
+        """Return whether the client that opened a stream may still read it. Ask the database every `KNOWN_S` seconds at most."""
         if identity is None or credential is None:
             return True
         try:
             return await self._authenticator.identity_of(credential) is not None
         except StoreError:
-            return True  # a stream outlives a database that is away; it is asked again
+            return True  # a stream outlives an outage of the database, which is asked again
 
     async def _judge(
         self, credential: Credential | None, path: str, method: str, asks: bool
@@ -276,7 +283,7 @@ class Authenticate:
         if identity is None and not asks and not credential:
             identity = LOCAL
         if path == SESSION:
-            return identity, None  # signing in and out, and asking who one is, is open to everybody
+            return identity, None  # everybody may sign in, sign out, and ask who they are
         if identity is None:
             detail = _why_refused(credential, asks)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
@@ -301,10 +308,7 @@ class Authenticate:
             address=address_of(scope),
             project=identity.project,
         )
-        try:
-            await asyncio.to_thread(self._store.access.note, record)
-        except StoreError as error:
-            log.warning("not in the audit trail, as the database does not answer: %s (%s)", record, error)
+        await self._authenticator.note(record)
 
 
 def address_of(scope: Scope) -> str:
@@ -313,7 +317,7 @@ def address_of(scope: Scope) -> str:
 
 
 def source_of(scope: Scope) -> str:
-    """Return what failed attempts to sign in are counted by: the address, or the /64 network of an IPv6 address."""
+    """Return the key under which failed attempts to sign in are counted: the address, or the /64 network of an IPv6 address."""
     address = address_of(scope)
     try:
         if ipaddress.ip_address(address).version == 6:
@@ -350,13 +354,13 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def _key(credential: Credential) -> bytes:
-    """Return what is remembered of a credential: a hash, so that no secret lies around in memory."""
+    """Return the hash under which a credential is cached, so that memory holds no secret."""
     kind = b"session " if credential.is_session else b"token "
     return hashlib.sha256(kind + credential.secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _why_refused(credential: Credential | None, required: bool) -> str:
-    """Say why a caller whose credential is unknown, or who sent none, is refused."""
+    """Return the reason for refusing a caller whose credential is unknown or missing."""
     if credential and not required:
         return "this token is not valid, and this service asks for no token: leave it out"
     wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"

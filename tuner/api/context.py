@@ -26,7 +26,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""More than the callers that the checker lets wait, so that a request that need not wait for an import finds a thread."""
+"""The number of threads. It exceeds the callers that wait for imports, so other requests still find a thread."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Context:
         self.authenticator = Authenticator(self.settings, self.store)
 
     def within(self, project: str | None) -> Context:
-        """Return this context as a caller sees it who is limited to a project."""
+        """Return this context for a caller who is limited to a project."""
         if project is None:
             return self
         limited = copy.copy(self)

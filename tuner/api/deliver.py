@@ -1,6 +1,6 @@
-"""Sends what webhooks want to know, while the service runs.
+"""Sends events to webhooks while the service runs.
 
-Nothing here is in the way of a search: what happened is read from the database after it was committed, in threads of its own,
+This never delays a search: events are read from the database after they were committed, in separate threads,
 and drivers know nothing of webhooks. Each delivery is sent at least once. It is repeated, with growing pauses, until the receiver
 answers with a status from 200 to 299.
 """

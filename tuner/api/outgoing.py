@@ -71,7 +71,7 @@ class Outgoing:
     def __init__(self, *, private: bool = False) -> None:
         self._network = _Network(private)
         self._pool = httpcore.AsyncConnectionPool(
-            max_keepalive_connections=0,  # so that the address is looked up and checked for every request
+            max_keepalive_connections=0,  # so that each request looks the address up and checks it
             network_backend=self._network,
         )
 

@@ -1,4 +1,4 @@
-"""The path of a request, as the routes see it, and what was meant by a wrong one."""
+"""The path of a request, as the routes see it, and a suggestion for a wrong one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PATIENCE_S = 3.0
 """Seconds that a readiness check waits for the database before it says that there is no answer."""
 
 AGAIN_S = 1.0
-"""A write that succeeded less than this long ago is not repeated: probes must not become load."""
+"""Seconds for which a successful write is not repeated, so that probes cause little load."""
 
 
 class Readiness:

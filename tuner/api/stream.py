@@ -49,7 +49,7 @@ class Added(NamedTuple):
     messages: list[Message] | None
     """The text to send to clients that are up to date; None if there is too much of it."""
     delivered: Callable[[], None]
-    """Call this when the messages are taken. If it is not called, the same entries are read again."""
+    """Must be called when the messages are taken. Otherwise the same entries are read again."""
 
 
 class Form(ABC):
@@ -204,7 +204,7 @@ class Channel:
         self.progress = progress
         if messages is None:
             self._messages.clear()
-            self.end += 1  # which nobody can have
+            self.end += 1  # no client can have it
             self.seq = self._since = progress.last_event_seq
         else:
             self._messages.extend(messages)

@@ -162,7 +162,7 @@ def _room(subject: str, place: Path) -> Finding:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    """Check that the database opens, has this version's tables."""
+    """Check that the database opens and has this version's tables."""
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:

@@ -32,8 +32,8 @@ class Start(_Decision):
     KIND = "start"
     params: Mapping[str, Any] | None = None
     number: int = -1  # given by the core
-    state: Mapping[str, Any] = field(default_factory=dict)  # the searcher's own, stored with the trial
-    tags: Mapping[str, Any] = field(default_factory=dict)  # the scheduler's own (bracket and so on)
+    state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
+    tags: Mapping[str, Any] = field(default_factory=dict)  # state of the scheduler, such as the bracket
     asked: bool = False  # a user has enqueued it
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of that trial

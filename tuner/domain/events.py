@@ -58,7 +58,8 @@ class DriverStarted(_Event):
 
     KIND = "driver_started"
     epoch: int
-    slots: int | None = None  # how many trials the cluster holds at once, for when the spec does not say
+    slots: int | None = None  # how many trials the cluster holds at once; used if the spec sets no limit
+    executor: str = ""  # where trials run and why, in words; empty if nothing is said about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +164,7 @@ class Drawn(_SegmentEvent):
     KIND = "drawn"
     name: str
     value: Any  # as JSON
-    state: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the searcher's own; it updates what is stored with the trial
+    state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +177,7 @@ class Noted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFitted(_Event):
-    """A model fit that a scheduler had asked for is done. The payload is the scheduler's own; it is empty if the fit failed."""
+    """A model fit that a scheduler had asked for is done. The payload is for the scheduler; it is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
@@ -218,7 +217,7 @@ class Enqueued(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned(_Event):
-    """A user wants a checkpoint kept whatever the policy, or not any more."""
+    """A user has pinned a checkpoint, so that the policy does not delete it, or has unpinned it."""
 
     KIND = "pinned"
     checkpoint: str
@@ -227,7 +226,7 @@ class Pinned(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomWanted(_SegmentEvent):
-    """Another experiment is to get the room of a running segment, whose trial goes on later from its checkpoint."""
+    """A running segment must make room for another experiment. Its trial continues later from its checkpoint."""
 
     KIND = "room_wanted"
     reason: str  # "to make room for experiment exp_... (priority 10)"

@@ -160,13 +160,16 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    executor: Literal["ray", "local"] = option(
+        "ray", "where trials run: on Ray, or in processes of this machine, one for each trial, without Ray"
+    )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,
         "earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none",
     )
     # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
     earlier: Mapping[str, Any] = field(default_factory=dict)
-    forked_from: str | None = None  # the public id of the experiment whose spec this one began with
+    forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
     )

@@ -32,7 +32,7 @@ class Segment:
     offer: int | None = None  # report_no of the next report with which the training code will offer a checkpoint
     scored: bool = True  # its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
-    commanded: str | None = None  # what is wanted of it at its next report: "pause" by a user, "yield" by the host
+    commanded: str | None = None  # the request that its next report answers: "pause" by a user, "yield" by the host
     room_for: str = ""  # for whom it yields, in words
     opened_at: float = 0.0
     started_at: float | None = None
@@ -108,11 +108,11 @@ class Trial:
     diverged: bool = False  # its newest objective is NaN or infinite
     held: bool = False  # no scheduler may resume it: a user wants it paused, or it waits for a donor
     paused_by_scheduler: bool = False  # once no user holds it, the scheduler may resume it
-    checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
+    checkpoint: CheckpointInfo | None = None  # the checkpoint that it would start from now, see `CheckpointLedger`
     checkpoints: dict[str, KeptCheckpoint] = field(
         default_factory=dict
     )  # its own, by id, in the order in which they came
-    inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
+    inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     line_begins: int = (
         1  # ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit
     )

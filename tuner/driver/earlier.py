@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # trials of an earlier experiment that fit the space; with fewer, nothing is learned from it
 LEAST_SKILL = (
-    0.3  # the correlation below which nothing is learned, between the results of a trial and what others predict
+    0.3  # learn nothing below this correlation between the results of trials and their predictions from other trials
 )
 HINTS = 3  # the best trials of each earlier experiment, near which the model looks for new configurations
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
+from tuner import tracing
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
@@ -52,13 +53,13 @@ DELETIONS_S = 30.0
 """Seconds that the end of an experiment waits for deletions of checkpoints."""
 
 LOOK_S = 0.05
-"""Seconds between two looks at the inbox meanwhile."""
+"""Seconds between two looks at the inbox during such a wait."""
 
 BUDGET_S = 0.25
 """The longest time between two looks at the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
-"""Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
+"""Waits before a heavy searcher that failed is asked again. After the last one, a point is drawn at random."""
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class _Item:
     event: Event
     done: asyncio.Future[Verdict | None]
     command: int | None = None
-    segment: SegmentRef | None = None  # whose verdict is asked for
+    segment: SegmentRef | None = None  # the segment whose verdict is asked for
 
 
 class ExperimentLoop:
@@ -81,7 +82,7 @@ class ExperimentLoop:
         self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
-        self._amended = asyncio.Event()  # the budget may be another one
+        self._amended = asyncio.Event()  # a user may have changed the budget
         self.deciding = (
             asyncio.Lock()
         )  # held while a thread changes the core, which happens only if the core calls the user's code
@@ -150,13 +151,16 @@ class ExperimentLoop:
 
     # ------------------------------------------------------------------------------------------------ the loop
 
-    async def run(self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None) -> ExperimentState:
+    async def run(
+        self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None, executor: str = ""
+    ) -> ExperimentState:
         """Take the experiment over and drive it until it has ended or is paused. Return its state.
 
         epoch: of this driver; every commit checks it. slots: how many trials the cluster holds at once. commands: those that
-        were waiting, by their id.
+        were waiting, by their id. executor: where trials run and why, for the log.
         """
-        self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
+        started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor)
+        self._open_inbox(started, commands or {})
         self._track(self._watch_budget())
         self._track(self._watch_gpu_hours())
         try:
@@ -288,7 +292,8 @@ class ExperimentLoop:
         begun, told = time.monotonic(), -TELL_S
         for tries, wait in enumerate(itertools.chain(RETRY_COMMIT_S, itertools.repeat(RETRY_COMMIT_S[-1])), 1):
             try:
-                await self.journal.commit(batch)
+                with tracing.span("commit", entries=len(batch.log), attempt=tries):
+                    await self.journal.commit(batch)
                 break
             except LostLease:
                 raise
@@ -342,7 +347,8 @@ class ExperimentLoop:
 
     async def _run_segment(self, segment: SegmentRef, milestone: int | None) -> None:
         try:
-            outcome = await self.groups.run(segment, milestone)
+            with tracing.span("segment", trial=segment.trial, segment=segment.ordinal):
+                outcome = await self.groups.run(segment, milestone)
         except asyncio.CancelledError:
             raise
         except Exception as error:

@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One recorded trial: what happened, and what would have. `replayed` is None if it would not have been started."""
+    """One recorded trial: what happened, and what would have happened. `replayed` is None if it would not have started."""
 
     number: int
     params: Mapping[str, Any]
@@ -348,7 +348,7 @@ class OverRecorded(Scheduler):
         return self._inner.finished(trials, may_start)
 
 
-# -- what came of it ----------------------------------------------------------------------------------------------------------
+# -- the outcome ----------------------------------------------------------------------------------------------------------
 
 
 def _compared(

@@ -166,7 +166,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Return the parts that a Python caller means. What is wrong with them is added to `mistakes`."""
+    """Return the parts that a Python caller means. Add their mistakes to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)

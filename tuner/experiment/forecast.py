@@ -18,7 +18,7 @@ from tuner.store import ExperimentRecord, Store
 
 HOUR_S = 3600.0
 
-LEAST = 0.02  # of the training so far: no less is ever expected to come
+LEAST = 0.02  # the least training that is expected to come, as a share of the training so far
 
 Limit = Literal["num_samples", "budget", "time_budget_s", "gpu_hours"]
 
@@ -138,7 +138,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How much was trained when. Training is counted in seconds of all trials together.
+    """The training over time. Training is counted in seconds of all trials together.
 
     Attributes:
         times: the times at which the number of running trials changed (n,), ascending.
@@ -231,7 +231,7 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
         case "time_total_s":
             units = seconds
         case _:
-            return None  # what trials report as their time is not summed up in the database
+            return None  # the database has no sum of a time_attr that is a metric
     return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
 
 

@@ -13,7 +13,7 @@ from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
 SUFFIX = "-fork"
-"""Added to the name of a fork, unless the changes name it."""
+"""The suffix of a fork's name, unless the changes set a name."""
 
 
 def fork_experiment(

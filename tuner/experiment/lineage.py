@@ -72,7 +72,7 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
 
 
 def newest(store: Store, public_id: str) -> Place | None:
-    """Return where a trial is now, or None before its first segment. Raise NotFound if there is no such trial."""
+    """Return the newest place of a trial, or None before its first segment. Raise NotFound if there is no such trial."""
     trial = store.trials.get(public_id)
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 

@@ -16,7 +16,7 @@ from tuner.driver.core.actions import Ask, suggested
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
-MAX_KEPT = 200  # how many experiments have their importance kept
+MAX_KEPT = 200  # the number of experiments whose importance is kept
 
 
 @dataclass(frozen=True, slots=True)

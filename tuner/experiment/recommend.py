@@ -20,10 +20,10 @@ CANDIDATES: tuple[Mapping[str, Any], ...] = (
     {"type": "hyperband", "reduction_factor": 3},
 )
 FEWEST = 8
-"""An experiment with fewer trials than this says too little."""
+"""Experiments with fewer trials than this are left out."""
 
 TOLERANCE = 0.05
-"""The loss that is put up with, in the mean over experiments. 1 is the way from the best trial to the median one."""
+"""The largest acceptable mean loss over experiments. A loss of 1 is the difference between the best and the median trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def recommend(
 
 
 def _lost(found: Replay) -> float:
-    """Return how much worse the best trial of a replay is, in units of the way from the best trial to the median one."""
+    """Return how much worse the best trial of a replay is, in units of the difference between the best and the median trial."""
     values = sorted(trial.recorded.value for trial in found.trials if trial.recorded.value is not None)
     then, now = found.recorded.best_value, found.replayed.best_value
     if then is None or not values:

@@ -289,7 +289,7 @@ def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Err
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
-        left_out["space"] = {"?": {"type": "?"}}  # also wrong, so that nothing is checked against it
+        left_out["space"] = {"?": {"type": "?"}}  # the space is wrong too, so nothing is checked against it
     try:
         parse_spec({**data, **left_out}, code="", parts=parts)
     except SpecError as error:

@@ -139,13 +139,13 @@ def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str,
 
 
 def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out values that are outside of their domain, whose conditions cannot be judged. `Space.check` complains of them."""
+    """Leave out values outside their domain, whose conditions cannot be checked. `Space.check` reports them."""
     valid = {p.path: p for p in space.parameters}
     return {path: value for path, value in params.items() if path in valid and valid[path].contains(value)}
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Ask for trials, and always for the experiment to continue: it may end before its driver reads the commands."""
+    """Ask for trials, and ask the experiment to continue, since it may end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
         record.id,

@@ -90,6 +90,9 @@ def parsed(
         code = by_value.sent(data) or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
+        if spec.executor == "local":
+            message = "a service runs trials on Ray; 'local' is for tuner.run without a service"
+            mistakes.found.append(("/executor", message))
     if mistakes.found and checker is not None:
         with mistakes:
             _check_entrypoint(data, mistakes.found, checker)
@@ -285,7 +288,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
         return record.spec.num_samples
     search = record.spec.resolved.get("search") or record.spec.search
     if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
-        return 1  # it counts how often the grid is run
+        return 1  # for a grid, num_samples counts how often it is run
     return sum(record.counts.values())
 
 

@@ -167,7 +167,7 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:
-    """Return what would change an experiment in its present state, as a menu offers it."""
+    """Return the actions that the present state of an experiment allows, for a menu."""
     found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
     found += ["edit", "fork"]
     if can_take_trials(record):

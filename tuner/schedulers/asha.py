@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
-"""Stands below all scores, for trials that violate the constraints."""
+"""A value below all scores, for trials that violate the constraints."""
 
 
 @dataclass(slots=True)

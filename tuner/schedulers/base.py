@@ -57,10 +57,10 @@ class SchedulerContext:
     scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
-    objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
-    constraints: tuple[MetricConstraint, ...] = ()  # what results must satisfy
-    gpus: float = 0.0  # of a trial, all ranks together
-    earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
+    objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`
+    constraints: tuple[MetricConstraint, ...] = ()  # the bounds that results must satisfy
+    gpus: float = 0.0  # the resources of a trial, all ranks together
+    earlier: Mapping[str, Any] | None = None  # knowledge from earlier experiments, see `Spec.earlier`
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
@@ -177,7 +177,7 @@ class Scheduler(ABC):
         self.context = context
 
     def amend(self, context: SchedulerContext) -> None:
-        """Take in that a user has changed num_samples or the limits. The rest of the context is as in `setup`."""
+        """Adapt to a num_samples or limits that a user has changed. The rest of the context is as in `setup`."""
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:

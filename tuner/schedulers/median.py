@@ -27,7 +27,7 @@ class TrialMeans:
     """The reports of one trial so far."""
 
     best: float
-    t: float  # of its furthest report
+    t: float  # the time of its furthest report
     yielded: float  # the t at which it last gave its worker group away; its start if it never did
     total: float = 0.0  # sum of its scores since the grace period
     count: int = 0

@@ -254,7 +254,7 @@ def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str
 
 
 def _stored(trainable: Any, storage: str, address: Any) -> Any:
-    """Store its objects in files, where every worker can read them. Those of a service are apart from those of this home."""
+    """Store its objects in files that every worker can read. A service's objects are kept apart from those of this home."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(

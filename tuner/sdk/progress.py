@@ -104,7 +104,7 @@ class Progress:
         self._live: Live | None = None
         self._begun = time.monotonic()
         self._printed = 0.0  # when the line was last printed, if there is no table
-        self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # what the picture is of
+        self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # the data that the table shows
         self._seen_seq = -1
         self._warned_seq = 0
         self._space: Space | None = None
@@ -194,13 +194,15 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
-                if failure.get("cause") != "exception":  # whose traceback says it
+                if failure.get("cause") != "exception":  # the failure's traceback already says it
                     self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started = sum(record.counts.values())
-        total = f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""  # a grid has more
+        total = (
+            f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
+        )  # a grid has more trials
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",
@@ -277,7 +279,7 @@ class Progress:
 
 
 def _stage(record: ExperimentRecord) -> str:
-    """Return what the search waits for before anything trains."""
+    """Return a line about what the search waits for, while nothing trains."""
     if record.state is ExperimentState.PENDING:
         return "starting the driver"
     counts = {state for state, n in record.counts.items() if n}
@@ -294,7 +296,7 @@ def _finished(record: ExperimentRecord) -> str:
 
 
 def _nothing_finished(record: ExperimentRecord) -> str | None:
-    """Return what to say if the best trial was stopped early and no other was trained to its end."""
+    """Return a line to show if the best trial was stopped early and no other was trained to its end."""
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (

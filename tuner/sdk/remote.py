@@ -78,7 +78,7 @@ def _follow(
 
     The first Ctrl-C pauses it. The second ends this call, and the experiment stays with the service.
 
-    looks: A handle of the same experiment that gives up soon.
+    looks: A handle of the same experiment whose requests time out soon.
     before: The last_event_seq from before the service acts. An end up to there is an old one.
     """
     with Progress(_Served(looks), show=verbose > 0) as progress:

@@ -38,7 +38,7 @@ class TrialResult:
     state: TrialState
     config: Mapping[str, Any]  # the present one
     iterations: int
-    metrics: Mapping[str, float]  # the newest value of each
+    metrics: Mapping[str, float]  # the newest value of each metric
     best_value: float | None  # the best report within the constraints; the best of all if none is
     best_iteration: int | None  # of that report
     best_config: Mapping[str, Any]  # the configuration that led to it: under PBT, `config` may be a later one
@@ -46,7 +46,7 @@ class TrialResult:
     last_value: float | None
     reason: str
     error: str | None  # one line: which rank, where, what
-    traceback: str = field(default="", repr=False)  # of the rank that failed
+    traceback: str = field(default="", repr=False)  # the traceback of the rank that failed
     log_tail: str = field(default="", repr=False)  # its last lines of output
     notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
     checkpoint: Checkpoint | None = field(
@@ -102,12 +102,12 @@ class Found:
 
     record: ExperimentRecord
     space: Space
-    trials: Sequence[TrialRecord]  # all of them, by number
+    trials: Sequence[TrialRecord]  # all trials, by number
     segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
-    histories: Mapping[int, list[dict[str, float]]]  # by the trial's number; see `TrialResult.history`
+    histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
-    more: More | None = None  # runs more trials of it
+    more: More | None = None  # a function that runs more trials of it
 
 
 class Result:
@@ -198,14 +198,14 @@ class Result:
         return self.best_trial
 
     def with_more(self, more: More) -> Result:
-        """Return this result, after `more` was set to what runs more trials of it."""
+        """Return this result with `more`, which runs more trials of it."""
         self._more = more
         return self
 
     def add(self, num_samples: int | None = None, *, verbose: int = 1) -> Result:
         """Run more trials of this search, wait until they have ended, and return the whole result. This one stays as it is.
 
-        The searcher and the scheduler go on from all that they have seen. The function is the one that was given to `tuner.run`.
+        The searcher and the scheduler continue with all results so far. The function is the one that was given to `tuner.run`.
 
         Args:
             num_samples: how many trials to add; of a grid, how many more times to run it. None adds none, for a search that
@@ -325,7 +325,7 @@ class Result:
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
-        """Return the reports with `feasible`, judged by the newest value of each metric."""
+        """Return the reports with the field `feasible`, which follows from the newest value of each metric."""
         if not self._constraints:
             return list(history)
         newest: dict[str, float] = {}

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
@@ -21,6 +22,7 @@ from tuner.experiment.usecases import continue_experiment, create_from_python, i
 from tuner.names import keywords_explained, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
+from tuner.sdk.executors import choose
 from tuner.sdk.interrupts import Interrupts
 from tuner.sdk.progress import Progress, Stored
 from tuner.sdk.result import Result
@@ -74,6 +76,7 @@ def run(
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
+    executor: Literal["ray", "local"] = "ray",
     ray_address: str | None = None,
     address: Any = None,
     scaling_config: Any = None,
@@ -142,6 +145,8 @@ def run(
             scheduler needs a checkpoint or the objective has a new best value.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
         runtime_env: Ray's runtime environment of the ranks.
+        executor: where trials run: "ray", or "local" for processes of this machine without Ray, one for each trial, which
+            start faster.
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
             calls `tuner.shutdown()`.
@@ -187,7 +192,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
-        record = create_from_python(store, data, code, parts, _check_size if alone else None)
+        record = create_from_python(store, data, code, parts, functools.partial(_check_executor, alone=alone))
         keep = not _brings_code(store, record.spec)
         try:
             return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=keep)
@@ -264,7 +269,7 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         if record.source == "study":
             raise Conflict(
-                f"{record.public_id} is a study, whose trials a script runs: go on with it by tuner.create_study"
+                f"{record.public_id} is a study, whose trials a script runs: continue it with tuner.create_study"
             )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
@@ -293,7 +298,7 @@ def _brings_code(store: Store, spec: Spec) -> bool:
 
 
 LARGE_BYTES = 50_000_000
-"""There is a warning if the pickled training function is larger than this."""
+"""The size in bytes above which a pickled training function gets a warning."""
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
@@ -346,12 +351,66 @@ def _drive(
 
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
+    chosen = choose(store.experiments.get(experiment_id).spec)
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
-    if verbose > 0 and not _connected():
+    if chosen.local:
+        _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+    else:
+        _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+    result = read_result(store, experiment_id, ray_address)
+    if result.state == "paused":
+        progress.say(f"paused; continue with: tuner resume {experiment_id}")
+    if result.state == "failed" and not verbose:
+        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
+    return result
+
+
+def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
+    """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
+    from tuner.driver.hosts import local_host
+
+    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
+        try:
+            with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
+                done = host.drive(experiment_id, why)
+                while not wait([done], POLL_S).done:
+                    _tell(progress, interrupts, host.poke)
+                done.result()
+        except Conflict:
+            with interrupts.heard():
+                _follow(store, experiment_id, progress, interrupts)
+
+
+def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
+    """Update the progress, and pass on Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: it was pressed twice.
+    """
+    if interrupts.count > 1:
+        raise KeyboardInterrupt
+    if interrupts.news:
+        interrupts.news = False
+        progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
+        poke()
+    progress.update()
+
+
+def _drive_on_ray(
+    store: Store,
+    settings: Settings,
+    experiment_id: str,
+    ray_address: str | None,
+    progress: Progress,
+    why: str,
+    keep: bool,
+) -> None:
+    """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
+    if progress.show and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    # These load Ray, which takes a second or two; the line above says so first.
+    # These imports load Ray, which takes a second or two. The line above has said so.
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
 
@@ -363,29 +422,33 @@ def _drive(
                     kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host,
                     interrupts.heard(),
                 ):
-                    _wait(host, experiment_id, progress, interrupts)
+                    _wait(host, experiment_id, progress, interrupts, why)
                 break
             except Conflict:
                 if attempt == 0:
                     with interrupts.heard():
                         _follow(store, experiment_id, progress, interrupts)
                     break
-                time.sleep(settings.lease_s)  # until the lease of a driver that died on another machine has expired
+                time.sleep(
+                    settings.lease_s
+                )  # wait until the lease of a driver that died on another machine has expired
             except DEAD:
                 if attempt == 2 or interrupts.count > 1:
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
-    result = read_result(store, experiment_id, ray_address)
-    if result.state == "paused":
-        progress.say(f"paused; continue with: tuner resume {experiment_id}")
-    if result.state == "failed" and not verbose:
-        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
-    return result
+
+
+def _check_executor(spec: Spec, alone: bool) -> None:
+    """Raise SpecError if trials can never run.
+
+    If a private Ray could never hold one (`alone`), this saves the seconds of starting Ray to find out.
+    """
+    if not choose(spec).local and alone:
+        _check_size(spec)
 
 
 def _check_size(spec: Spec) -> None:
-    """Raise SpecError if a private Ray could never hold a trial. This saves the seconds of starting Ray to find out."""
     from tuner.driver.hosts.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
@@ -438,10 +501,10 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: In
         time.sleep(POLL_S)
 
 
-def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
+def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts, why: str) -> None:
     import ray
 
-    done = host.drive.remote(experiment_id)
+    done = host.drive.remote(experiment_id, why)
     while True:
         ready, _ = ray.wait([done], timeout=POLL_S)
         if ready:
@@ -450,13 +513,7 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, TunerError) else error from None
             return
-        if interrupts.count > 1:
-            raise KeyboardInterrupt
-        if interrupts.news:
-            interrupts.news = False
-            progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
-            host.poke.remote()
-        progress.update()
+        _tell(progress, interrupts, host.poke.remote)
 
 
 def _pause(store: Store, experiment_id: str) -> None:

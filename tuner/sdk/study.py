@@ -55,7 +55,7 @@ def create_study(
     project: str = "default",
     load_if_exists: bool = True,
 ) -> Study:
-    """Return a study, which proposes configurations and says which trials go on. You train them, where and how you like.
+    """Return a study. It proposes configurations and says which trials continue; you train them, wherever and however you like.
 
         study = tuner.create_study({"lr": tuner.loguniform(1e-4, 1e-1)}, metric="loss", mode="min", max_t=27, name="by-hand")
         while (trial := study.ask()) is not None:
@@ -66,7 +66,7 @@ def create_study(
             trial.tell()
 
     It has the same schedulers, searchers, decision log and page as `tuner.run`, and needs no Ray. It is kept in this home's
-    database: after a restart of the process, the same call goes on with it.
+    database: after a restart of the process, the same call continues it.
 
     Args:
         space: as for `tuner.run`.
@@ -144,7 +144,7 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
 
 
 def _is_to_go_on(store: Store, record: ExperimentRecord) -> bool:
-    """Return whether a user wants a study that has ended to run again."""
+    """Return whether a user has asked for a study that has ended to run again."""
     commands = store.commands.pending([record.id])
     return any(command.command == "continue" and command.trial is None for command in commands)
 

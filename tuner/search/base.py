@@ -52,7 +52,7 @@ class Searcher(ABC):
     """Base class of all searchers."""
 
     TYPE: ClassVar[str]
-    #: True if one ask may take seconds, however few trials there are
+    #: True if one ask may take seconds even with few trials
     HEAVY: ClassVar[bool] = False
 
     context: SearcherContext
@@ -75,7 +75,7 @@ class Searcher(ABC):
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Take in that a user has changed num_samples. The rest of the context is as in `setup`."""
+        """Adapt to a num_samples that a user has changed. The rest of the context is as in `setup`."""
         self.context = context
 
     @abstractmethod

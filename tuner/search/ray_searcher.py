@@ -26,7 +26,7 @@ _HOME = "ray.tune.search.searcher"
 class RaySearcher(Proposer):
     """Asks a searcher of Ray Tune for configurations, and tells it how trials ended.
 
-    Such a searcher keeps its knowledge in itself. After a restart, a fresh copy is asked and told the same things in
+    Such a searcher has state of its own. After a restart, a fresh copy is asked and told the same things in
     the same order, which is stored with each trial. It proposes the same configurations again if it is deterministic,
     that is, seeded. Give the space to the experiment, not to the searcher. Branches are not supported.
     """

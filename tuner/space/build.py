@@ -219,7 +219,7 @@ def _label(value: Any, index: int) -> str:
 
 
 def accepts_config(func: Callable[..., Any]) -> bool | None:
-    """Return True if the function takes the configuration, False if it takes nothing, and None if it takes anything else."""
+    """Return True if the function takes the configuration, False if it takes no argument, and None otherwise."""
     try:
         shape = signature(func)
     except (TypeError, ValueError):

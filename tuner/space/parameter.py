@@ -262,6 +262,6 @@ def _shown(category: Any) -> Any:
     if category is None or isinstance(category, str | bool | int) or is_number(category):
         return category
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(category))
-    if named := _NAMED.fullmatch(text):  # a function or a class: its name is enough
+    if named := _NAMED.fullmatch(text):  # for a function or a class, the name is enough
         return named[1].rpartition(".<locals>.")[2] if named[0].startswith("<function") else named[1].rpartition(".")[2]
     return text[:200]

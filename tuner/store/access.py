@@ -1,4 +1,4 @@
-"""Tokens, which say who may use the service, and the audit trail, which says who did what.
+"""Tokens, which say who may use the service, and the audit trail, which says who changed what.
 
 A token is shown once, when it is made. The database has only its SHA-256. A token is 32 random bytes, so a slow hash, as
 for passwords, would add nothing.
@@ -27,16 +27,16 @@ from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
 
 PREFIX = "tnr_"
-"""Tokens begin with it, so that scanners for leaked secrets recognise them."""
+"""The prefix of tokens, by which scanners for leaked secrets recognise them."""
 
 SESSION_PREFIX = "tns_"
-"""The values of cookies begin with it."""
+"""The prefix of the values of cookies."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
 """The longest lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
-"""The time of a token's latest use is written this often at most."""
+"""The least number of seconds between two writes of a token's latest use."""
 
 
 class Role(IntEnum):
@@ -92,7 +92,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """A browser that is signed in: who it is, and until when."""
+    """The session of a signed-in browser: whose it is, and until when."""
 
     token: str | None  # tok_...; None if it signed in without a token
     name: str

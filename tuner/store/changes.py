@@ -19,7 +19,7 @@ from tuner.store.sql.tables import best_point, decision, experiment, metric_key,
 from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
 
-AT_ONCE = 500  # parameters of one statement
+AT_ONCE = 500  # the most parameters of one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
 """Events of a trial that change no row of a segment."""
 
@@ -47,7 +47,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
     """Return the end of the log, with what is needed to find out later what has changed since."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
-    # In one statement, so that the decisions are those that were open at exactly this entry.
+    # This is one statement, so that the decisions are exactly those that were open at this entry.
     is_open = and_(decision.c.experiment_id == experiment.c.id, decision.c.state == "pending")
     query = select(experiment.c.last_event_seq, decision.c.event_seq).outerjoin(decision, is_open)
     rows = connection.execute(query.where(experiment.c.id == experiment_id)).all()
@@ -94,7 +94,7 @@ def _launched(connection: Connection, experiment_id: int, last_segment: int) -> 
 
 
 def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, int | None]:
-    """Return, for each trial with a segment that may have changed, the first such segment; None for its newest."""
+    """Return trial -> the first of its segments that may have changed; None stands for the newest one."""
     found: dict[int, int | None] = dict.fromkeys(newest_of)
     for row in log:
         if row.trial_number is None or row.kind in OF_NO_SEGMENT or _is_later_report(row):
@@ -106,7 +106,7 @@ def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, 
 
 
 def _is_later_report(row: Any) -> bool:
-    """Return whether this is a report, but not a segment's first one, which may be what shows that the segment has started."""
+    """Return whether this is a report other than a segment's first one, which may tell that the segment has started."""
     return bool(row.kind == events.Reported.KIND and row.report_no > 1)
 
 

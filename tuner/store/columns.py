@@ -24,17 +24,17 @@ from tuner.names import did_you_mean
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
-MAX_TRIALS = 500_000  # kept in memory, over all experiments
+MAX_TRIALS = 500_000  # the most values kept in memory, over all experiments
 READ_ALL_FROM = 5_000  # newer log entries
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
-OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  # the longer ones first
+OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  # longer operators first
 _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
 """The columns by which trials are sorted and filtered, besides parameters and metrics."""
 
-# A group is what is read and kept together.
+# A group is a set of columns that are read and kept together.
 _GROUPS = {"plain": NAMES[: -len(_LONG)], "words": _LONG, "params": ("params",), "last": ("last",)}
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
@@ -91,7 +91,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number of a value; if no trial has it, one between the numbers of its neighbours."""
+        """Return the number of a value. If no trial has the value, return a number between those of its neighbours."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))

@@ -37,7 +37,7 @@ Loaded = list[tuple[int, bytes]]
 
 
 def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText:
-    """Return what the query asks for. `pieces` ascend by their start, and may overlap; `complete`: no more will come."""
+    """Return what the query asks for. `pieces` are sorted by their start and may overlap. `complete`: no more will come."""
     size = max((piece.end for piece in pieces), default=0)
     if query.search is not None:
         return _matches(_loaded(pieces, (0, size)), query.search, query)
@@ -48,7 +48,7 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
         loaded = _last(pieces, query)
         begin = loaded[0][0] if loaded else size
         if loaded and begin == min(piece.start for piece in pieces):
-            begin = 0  # the start of the bytes that were left out since the last note about that
+            begin = 0  # the start of the bytes left out since the last note about left-out bytes
     if not (complete and loaded and loaded[-1][0] + len(loaded[-1][1]) == size):
         loaded = _whole_characters(loaded)
     return _joined(loaded, begin)
@@ -104,7 +104,7 @@ def _loaded(pieces: Sequence[Piece], window: Range) -> Loaded:
 
 
 def _last_lines(loaded: Loaded, lines: int) -> Loaded:
-    """Keep the last lines; an unfinished one counts."""
+    """Keep the last lines. An unfinished line counts."""
     found: Loaded = []
     wanted = lines + (1 if loaded and loaded[-1][1].endswith(b"\n") else 0)
     for start, content in reversed(loaded):

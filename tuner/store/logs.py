@@ -102,7 +102,7 @@ class Logs:
         """Delete the logs of experiments that ended before this time. Return of how many experiments."""
         with self._database.cursor() as (cursor, _):
             old = [row[0] for row in cursor.rows(_OLD, (before,))]
-        for experiment in old:  # one transaction each, so that drivers need not wait long
+        for experiment in old:  # one transaction for each experiment, so that drivers need not wait long
             with self._database.write() as cursor:
                 cursor.execute(_PRUNE, (experiment,))
         return len(old)

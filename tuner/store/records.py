@@ -67,6 +67,9 @@ class ExperimentRecord:
     no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
     gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
+    gpu_hours_saved: Annotated[
+        float, About("GPU hours that its stopped trials would have used besides, at their own pace, until max_t")
+    ]
     cpu_hours: Annotated[float, About("CPU hours that its trials have held, as of its newest event")]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why it failed, in words")]
@@ -95,6 +98,7 @@ class ExperimentRecord:
             no_best=None,
             counts={},
             gpu_hours=0.0,
+            gpu_hours_saved=0.0,
             cpu_hours=0.0,
             reason="",
             error=None,
@@ -170,7 +174,7 @@ class TrialSample:
 
     trials: tuple[TrialRecord, ...]
     ranks: tuple[int, ...]
-    """The place of each by best value among all trials, from 1. Trials without a value come last."""
+    """The rank of each trial by best value among all trials, from 1. Trials without a value come last."""
     total: int
 
 
@@ -238,7 +242,7 @@ class CheckpointRecord:
     state: str  # uploading | ready | deleted
     node: str | None  # Ray's id of the node that wrote it to a path; None if it is at a URI
     experiment: str  # exp_...
-    pinned: bool = False  # a user wants it kept whatever the policy
+    pinned: bool = False  # a user has pinned it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +253,7 @@ class CommandRecord:
     trial: int | None
     reason: str
     created_at: float
-    payload: Mapping[str, Any] = field(default_factory=dict)  # what the command needs besides
+    payload: Mapping[str, Any] = field(default_factory=dict)  # further data of the command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +401,7 @@ class UsageSample:
     rss_bytes: int
     gpu_bytes: int | None = None  # allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
-    gpu_percent: float | None = None  # of the time that its GPUs were busy
+    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in per cent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 200
-"""Segments whose rows go in one transaction, so that no other writer waits long."""
+"""The number of segments whose rows one transaction deletes, so that no other writer waits long."""
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
-"""The tables with rows of an experiment, by what their rows belong to. A test compares them with the schema."""
+"""The tables with rows of an experiment, by the object that a row belongs to. A test compares them with the schema."""
 
 DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""
@@ -30,7 +30,7 @@ UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION
 WHERE id = ?"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
-# Wait for a transaction that makes another experiment with this code, so that the next statement sees the experiment.
+# Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
 _LOCK_CODE = "UPDATE code SET hash = hash WHERE hash = ?"
 _CODE = """
 DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.code_hash = code.hash)"""

@@ -40,7 +40,7 @@ class Store:
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
-    webhooks: who wants to be told of what, and what they were told.
+    webhooks: URLs that events are sent to, and their deliveries.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:

@@ -230,7 +230,7 @@ class Trials:
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
-            if cursor.rowcount == 1:  # otherwise it is so already
+            if cursor.rowcount == 1:  # otherwise the row has this value already
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:

@@ -1,8 +1,9 @@
-"""Webhooks: who wants to be told of what, and what they were told.
+"""Webhooks: URLs that events are sent to, and their deliveries.
 
-`collect` looks for experiments that have changed since it looked last, and adds a delivery for each webhook that wants to know.
-How far it has looked is in `webhook_cursor`, a row for each experiment. The row and the deliveries are written in one transaction
-that fails if the row has changed meanwhile, so several services may collect from one database and each delivery is added once.
+`collect` looks for experiments that have changed since it looked last, and adds a delivery for each webhook that has asked for
+the event. How far it has looked is in `webhook_cursor`, a row for each experiment. The row and the deliveries are written in one
+transaction that fails if the row has changed meanwhile. So several services may collect from one database, and each delivery is
+added once.
 `claim` hands a delivery to one sender for a limited time. If that sender dies, the delivery can be claimed again.
 """
 
@@ -44,7 +45,7 @@ EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
 
 SECRET_PREFIX = "whsec_"
-"""Secrets begin with it, so that scanners for leaked secrets recognise them."""
+"""The prefix of secrets, by which scanners for leaked secrets recognise them."""
 
 MAX_WEBHOOKS = 500
 """The largest number of webhooks in one database."""
@@ -81,7 +82,7 @@ class DeliveryRecord:
     event: str
     state: Literal["pending", "delivered", "failed"]
     attempts: int
-    next_at: float  # of the next attempt, if it is pending
+    next_at: float  # the time of the next attempt, if it is pending
     last_status: int | None
     last_error: str | None
     created_at: float
@@ -98,7 +99,7 @@ class Due:
     webhook: int
     event: str
     data: Mapping[str, Any]
-    attempts: int  # with the one that is about to be made
+    attempts: int  # including the one that is about to be made
     created_at: float
     url: str
     format: Format
@@ -128,7 +129,7 @@ class _Changed(NamedTuple):
 
 
 class _Occurrence(NamedTuple):
-    """Something that a webhook may want to be told of. A webhook is told of one `key` once."""
+    """An event that may be sent to webhooks. Each webhook gets one `key` once."""
 
     event: str
     key: str
@@ -189,7 +190,9 @@ class Webhooks:
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
         self._project = project
-        self._seen: dict[int, int] = {}  # experiment -> up to here nothing is to be told, beyond its cursor
+        self._seen: dict[
+            int, int
+        ] = {}  # experiment -> event_seq beyond its cursor up to which there is nothing to send
         self._collecting = threading.Lock()
 
     # -- what users set up -----------------------------------------------------------------------------------------------
@@ -230,7 +233,9 @@ class Webhooks:
             if count >= MAX_WEBHOOKS:
                 raise SpecError(f"there are {MAX_WEBHOOKS} webhooks already; delete some of them first")
             if not count:
-                cursor.execute("DELETE FROM webhook_cursor")  # nobody has moved them since the last webhook was deleted
+                cursor.execute(
+                    "DELETE FROM webhook_cursor"
+                )  # the cursors have not moved since the last webhook was deleted
             cursor.execute(_BASELINE)
             names = "public_id, url, events, project, experiment, format, threshold, secret, created_at"
             cursor.execute(f"INSERT INTO webhook ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", made)
@@ -328,7 +333,7 @@ class Webhooks:
             self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
 
     def _find(self, cursor: Cursor, found: _Changed, hooks: Sequence[WebhookRecord]) -> tuple[_Place, list[_ToTell]]:
-        """Return what is to be told of one experiment, and the place to which this has been looked for."""
+        """Return the events to send about one experiment, and the position up to which they were collected."""
         before = found.before or _NOWHERE
         since = max(before.seq, self._seen.get(found.id, 0))
         failures = cursor.rows(_FAILED, (found.id, since, found.now.seq, FAILURES_AT_ONCE))
@@ -346,7 +351,7 @@ class Webhooks:
         return found.now._replace(seq=until), rows
 
     def _tell(self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float) -> None:
-        """Add the deliveries of one experiment. Write nothing if there is nothing to tell, as for most reports."""
+        """Add the deliveries of one experiment. Write nothing if there is nothing to send, as after most reports."""
         before = found.before
         if rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
@@ -395,7 +400,7 @@ class Webhooks:
     ) -> None:
         """Write down that an attempt has failed.
 
-        wait_s: seconds until the next attempt; None: there is none.
+        wait_s: seconds until the next attempt; None: there is no further one.
         """
         time = at(now)
         state, next_at, ended = ("failed", time, time) if wait_s is None else ("pending", time + wait_s, None)

@@ -147,7 +147,7 @@ class EntrypointChecker:
         """Return a known answer, or wait for the import if it is already running, or start it."""
         with self._lock:
             known = self._known.get(text)
-        if known is not None and _holds(known):  # looks at files, and a slow disk must hold up nobody else
+        if known is not None and _holds(known):  # this reads files, and a slow disk must hold up nobody else
             return known
         with self._lock:
             if self._closed:
@@ -284,7 +284,7 @@ class _Helper:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # something unsent to a helper that is gone
+        with contextlib.suppress(OSError):  # unsent data for a helper that is gone
             self._process.stdin.close()
 
 

@@ -140,7 +140,7 @@ def examine(
     except TypeError as error:
         message = f"{entrypoint} cannot be called with a configuration: {error}"
         return {"error": message, "files": files, "heavy": heavy}
-    except ValueError:  # a builtin that does not tell its signature
+    except ValueError:  # a builtin without a readable signature
         pass
     return {"hash": _digest(entrypoint, files), "files": files, "heavy": heavy}
 

@@ -56,7 +56,7 @@ def check_signature(function: Callable[..., Any]) -> None:
         inspect.signature(function).bind({})
     except TypeError as error:
         raise EntrypointError(f"{name} cannot be called with a configuration: {error}", "/trainable") from error
-    except ValueError:  # a builtin that does not tell its signature
+    except ValueError:  # a builtin without a readable signature
         return
 
 

@@ -30,10 +30,11 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
-from tuner.driver.hosts.driven import Driven, RayGroups
+from tuner.driver.hosts.driven import Driven, HostGroups
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.owners import owner_name
+from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.experiment import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
@@ -45,18 +46,18 @@ from tuner.usercode.pickling import dumps
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driven: list[weakref.ref[RayGroups]] = []
+    driven: list[weakref.ref[HostGroups]] = []
     trials: list[Any] = []
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if not driven:
             driven.append(weakref.ref(self))
         trials.append(segment.trial)
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 2)
+    monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
     gc.collect()
@@ -79,7 +80,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 ) -> None:
     answers: list[Any] = []
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         for numbers, age in (
             ([2], 0.0),
@@ -93,8 +94,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             answers.append(await self.inbound.report(segment, 0, messages))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 1)
+    monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
@@ -114,16 +115,16 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """Yield a host without a cluster. Each trial starts, and ends at once."""
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    async def interrupt(self: RayGroups, segment: SegmentRef, why: str) -> None:
+    async def interrupt(self: HostGroups, segment: SegmentRef, why: str) -> None:
         pass
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(RayGroups, "run", run)
-    monkeypatch.setattr(RayGroups, "interrupt", interrupt)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 2)
+    monkeypatch.setattr(HostGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
@@ -147,12 +148,12 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
         nodes.append(node)
         return function(*args)
 
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         return Outcome(kind="returned")
 
     monkeypatch.setattr(Host, "_on_node", on_node)
-    monkeypatch.setattr(RayGroups, "run", run)
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    monkeypatch.setattr(HostGroups, "run", run)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     try:
@@ -272,13 +273,13 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
 async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if segment.ordinal == 1:  # it never starts
             return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(HostGroups, "run", run)
     made = host.store.experiments.create(a_spec(**SMALL))
     host._begin(made)
     await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
@@ -431,8 +432,8 @@ async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
         first.wait(10)
         return 0
 
-    monkeypatch.setattr(module, "remove_orphans", remove_orphans)
-    monkeypatch.setattr(module.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(RayExecutor, "clean_up", lambda self: remove_orphans())
+    monkeypatch.setattr(RayExecutor, "listen_at", lambda self: "127.0.0.1")
     monkeypatch.setattr(module.gc, "freeze", lambda: None)
     host.settings = dataclasses.replace(host.settings, usage_every_s=0.0)
     starts = [asyncio.create_task(host.start(serve=True)) for _ in range(2)]
@@ -465,7 +466,7 @@ class Reporting:
         self.reports: dict[str, int] = {}
         reports = self.reports
 
-        async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
             await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
                 reports[f"{self.record.name} {segment.trial}"] = count
@@ -475,7 +476,7 @@ class Reporting:
                     return Outcome(kind="left")
             return Outcome(kind="returned")
 
-        monkeypatch.setattr(RayGroups, "run", run)
+        monkeypatch.setattr(HostGroups, "run", run)
 
 
 def stopping(name: str) -> dict[str, Any]:
@@ -557,7 +558,7 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     epoch = host.store.drivers.claim(paused.id, "another", 60.0, time.time())
     host.store.drivers.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
     host.store.drivers.release(paused.id, epoch)
-    monkeypatch.setattr(module.ray, "put", lambda value: None)
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
     host._begin(ends)
     assert await ended(host, ends) is ExperimentState.COMPLETED
     assert not Path(kept[0].uri).exists()

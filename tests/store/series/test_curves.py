@@ -184,7 +184,9 @@ def test_a_long_curve_is_read_without_its_points_and_spikes_stay(store: Store) -
     run.report(0, [{"accuracy": v} for v in values[:4800]])
     run.report(0, [{"accuracy": v} for v in values[4800:]], ends=True)
     with store._database.engine.begin() as connection:
-        connection.execute(text("DELETE FROM metric_point"))  # only the newest report_no of each segment is asked of it
+        connection.execute(
+            text("DELETE FROM metric_point")
+        )  # the table is asked only for the newest report_no of each segment
         connection.execute(
             text(
                 "INSERT INTO metric_point SELECT id, (SELECT MIN(id) FROM metric_key), 5000, 5000, 0, 0, 0, NULL FROM segment"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import ray.exceptions as r
 
-from tuner.trials.groups.builder import LostAtStart, start_error
+from tuner.trials.groups.builder import start_error
+from tuner.trials.messages.lost import LostAtStart
 
 
 def raised() -> r.RayTaskError:

@@ -30,7 +30,7 @@ Events = Annotated[
 ]
 Threshold = Annotated[
     float | None,
-    Field(allow_inf_nan=False, description="for objective.reached: the value of the first objective to be reached"),
+    Field(allow_inf_nan=False, description="the value that the first objective has to reach, for objective.reached"),
 ]
 
 

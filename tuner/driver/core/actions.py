@@ -21,7 +21,7 @@ class RunSegment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Have the ranks of this segment agree on a report at which they ask for the verdict, or kill them."""
+    """Make the ranks of this segment agree on a report at which they ask for the verdict, or kill them."""
 
     segment: SegmentRef
     why: Interruption

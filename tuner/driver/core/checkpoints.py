@@ -57,7 +57,7 @@ class CheckpointLedger:
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def pin(self, checkpoint: str, pinned: bool) -> None:
-        """Take in that a user wants this checkpoint kept, or not any more."""
+        """Note that a user has pinned or unpinned this checkpoint."""
         if pinned and checkpoint not in self._by_users:
             self._by_users[checkpoint] = None
             self.want(checkpoint, 1)
@@ -66,7 +66,7 @@ class CheckpointLedger:
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
-        """Count the reasons of users to keep a checkpoint up or down. An empty name is none."""
+        """Raise or lower the number of users' reasons to keep a checkpoint. Ignore an empty name."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
@@ -114,7 +114,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
-        """Let the trial go on from another trial's checkpoint, from this segment on."""
+        """Let the trial continue from another trial's checkpoint, beginning with this segment."""
         self._give_back(trial)
         trial.line_begins, trial.inherited = segment, source
         self._choose_start(trial)
@@ -243,7 +243,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def _pinned(self) -> Iterator[str]:
-        """Yield what users want kept, what a running or planned segment starts from, and what others would start from again."""
+        """Yield the checkpoints that are pinned, that an open or planned segment starts from, or that others would start from."""
         yield from self._kept
         for name, borrowers in self._borrowers.items():
             if not all(self._trials[number].state.ended for number in borrowers):

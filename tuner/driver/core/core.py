@@ -1,4 +1,4 @@
-"""The core of one experiment: its state, its decider, and what goes between them."""
+"""The core of one experiment: it connects the state and the decider."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Core:
         """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""
         segment = self.experiment.segment(ref)
         if segment is None:
-            return 1  # there its ranks learn that it is over
+            return 1  # at the first report its ranks learn that it is over
         milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
         self.experiment.set_milestone(segment, milestone, decide_at)
         return milestone

@@ -93,7 +93,8 @@ class Decider:
             case e.SegmentEnded():
                 return after_end(self.experiment, event)
             case e.DriverStarted():
-                notes = [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
+                notes = [d.Note(reason=event.executor)] if event.executor else []
+                notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":

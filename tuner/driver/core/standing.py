@@ -100,7 +100,7 @@ class Standing:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def why_none(self) -> str | None:
-        """Say why no trial is the best although some have reported. None if there is a best trial, or none has reported."""
+        """Return why there is no best trial although some have reported. Return None if there is one, or none has reported."""
         if self.finite and self._nearest is not None and self.best is None:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"

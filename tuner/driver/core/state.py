@@ -86,7 +86,7 @@ class State:
         self.queue: deque[Wish] = deque()  # trials that users want, and that have not been started
         self.asked = 0  # how many trials users have wanted so far
         self.usage = Usage(spec.scaling)
-        self.capped = False  # the GPU hours are used up, so nothing may run for longer than it must
+        self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why nothing new is started
@@ -100,9 +100,7 @@ class State:
         self.unseen = (
             stopper.metrics() if stopper is not None else frozenset()
         )  # metrics that `stop` uses and that were never reported
-        self.missed: tuple[
-            str, ...
-        ] = ()  # those of `unseen` that a report has lacked, in the order of the notes about them
+        self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self._slots: int | None = None
         self._effects = Effects()
@@ -129,7 +127,7 @@ class State:
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return what `segment` returns, for a caller that has no ref."""
+        """Return the same as `segment`, for a caller that has no ref."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
@@ -140,7 +138,11 @@ class State:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
-        hours = {"gpu_hours": self.usage.gpu_hours(self.now), "cpu_hours": self.usage.cpu_hours(self.now)}
+        hours = {
+            "gpu_hours": self.usage.gpu_hours(self.now),
+            "gpu_hours_saved": self.usage.gpu_hours_saved(),
+            "cpu_hours": self.usage.cpu_hours(self.now),
+        }
         return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
@@ -314,11 +316,11 @@ class State:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # its ranks died with their driver
-        for number, info in self.checkpoints.deleting.values():  # the driver before may not have got to them
+        for number, info in self.checkpoints.deleting.values():  # the driver before may not have carried them out
             self._act(DeleteCheckpoint(number, info))
 
     def _apply_command(self, event: e.Commanded) -> None:
-        """Note what a user wants. What can be done without a report of a running trial is decided next."""
+        """Note a user's command. Whatever needs no report of a running trial is decided next."""
         if event.trial is not None:
             if event.trial in self.trials:
                 self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
@@ -441,6 +443,8 @@ class State:
             case d.Start():
                 return self._start(decision, seq)
             case d.Stop(trial=number):
+                trial = self.trials[number]
+                self.usage.stop(trial.running_s, trial.t, self.spec.max_t)
                 return self._end(number, _S.STOPPED, decision.reason)
             case d.Complete(trial=number):
                 return self._end(number, _S.COMPLETED, decision.reason)

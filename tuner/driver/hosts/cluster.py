@@ -88,7 +88,7 @@ def living_nodes() -> set[str]:
 
 
 def capacity(scaling: Scaling) -> int | None:
-    """Return how many worker groups of this kind the cluster holds at once, at least one; None if the groups ask for nothing."""
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None without resources."""
     bundle = scaling.bundle()
     if not bundle:
         return None

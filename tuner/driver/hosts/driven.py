@@ -1,4 +1,4 @@
-"""One experiment on a host: its journal, its groups and its inbound port, made of the store and of Ray."""
+"""One experiment on a host: its journal, its groups and its inbound port, made of the store and of worker groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import ray
 
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointSaved, Commanded, Drawn, Noted, Reported, SegmentStarted, Waiting
@@ -26,7 +24,6 @@ from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials.checkpoints import checkpoints, transfer
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
-"""`RayGroups.draw`."""
+"""The type of `HostGroups.draw`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,15 @@ class StoreJournal:
 class RankInbound:
     """Turns what the ranks of one experiment tell the driver into events of the loop."""
 
-    def __init__(self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running], draw: Draw) -> None:
-        self.core, self.loop, self._running, self._draw = core, loop, running, draw
+    def __init__(
+        self,
+        core: Core,
+        loop: ExperimentLoop,
+        running: Mapping[str, Running],
+        draw: Draw,
+        share: Callable[[Any], Any],
+    ) -> None:
+        self.core, self.loop, self._running, self._draw, self._share = core, loop, running, draw, share
         self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
@@ -152,7 +156,7 @@ class RankInbound:
     async def object(self, stored: Stored) -> Any:
         """Return a reference to an object that was stored with the training code. It is read once per experiment."""
         if stored not in self._objects:
-            self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
+            self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]
 
     def ended(self, segment: SegmentRef) -> None:
@@ -160,8 +164,8 @@ class RankInbound:
         self._heard.pop(segment, None)
 
 
-class RayGroups:
-    """The worker groups of one experiment, on the cluster of the host."""
+class HostGroups:
+    """The worker groups of one experiment, where the host runs trials."""
 
     inbound: RankInbound
 
@@ -205,16 +209,15 @@ class RayGroups:
         await self._host.groups.interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        if info.node in (None, self._host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
-            await asyncio.to_thread(checkpoints.delete, info.uri)
-        else:
-            await transfer.delete(info.uri, info.node)
+        await self._host.executor.delete_checkpoint(info)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await ray.remote(num_cpus=0)(function).remote(*args)
+        return await self._host.executor.offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        if not is_ours(searcher, "tuner.search."):  # the user's own: it runs where the training code would
+        if not is_ours(
+            searcher, "tuner.search."
+        ):  # a searcher of the user's: it runs on the machines of the training code
             return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
         experiment = self.record.public_id
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)
@@ -296,11 +299,13 @@ class Driven:
         )
         for seq, entry in host.store.drivers.load(record.id):
             self.core.fold(seq, entry)
-        self.groups = RayGroups(
-            host, record, self.core, space, _code_ref(record, code), self._judge, code.sys_path if code else ()
+        self.groups = HostGroups(
+            host, record, self.core, space, _code_ref(host, record, code), self._judge, code.sys_path if code else ()
         )
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
-        self.inbound = self.groups.inbound = RankInbound(self.core, self.loop, host.segments, self.groups.draw)
+        self.inbound = self.groups.inbound = RankInbound(
+            self.core, self.loop, host.segments, self.groups.draw, host.executor.share
+        )
 
     async def close(self) -> None:
         """Release the loop, and the process that calls the user's stop functions.
@@ -317,7 +322,7 @@ def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion 
     return searcher.suggest(number, trials)
 
 
-def _code_ref(record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
+def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
     spec = record.spec
     if code is None:
         assert spec.entrypoint is not None
@@ -325,7 +330,7 @@ def _code_ref(record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
     return CodeRef(
         hash=code.hash,
         entrypoint=spec.entrypoint,
-        blob=ray.put(code.blob) if code.blob else None,
+        blob=host.executor.share(code.blob) if code.blob else None,
         sys_path=tuple(code.sys_path),
         working_dir=code.working_dir or None,
     )

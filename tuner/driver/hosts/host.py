@@ -1,7 +1,7 @@
-"""The driver host: a Ray actor that reserves no CPU and drives many experiments as asyncio tasks.
+"""The driver host: it drives many experiments as asyncio tasks of one event loop.
 
-Ranks and placement groups belong to it. If it dies, Ray removes them, and the next host continues every experiment from what
-the database holds.
+On Ray it is an actor that reserves no CPU. For the local executor it is a thread of the script. Ranks belong to it. If it dies,
+they end, and the next host continues every experiment from what the database holds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import ray
-
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
 from tuner.domain.logs import LogChunk, LogLimit
@@ -26,8 +24,8 @@ from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.candidates import Candidates
-from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
+from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
@@ -46,7 +44,6 @@ from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
-from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +59,8 @@ LOGS_S = 10.0
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
+_QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
+"""The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
 
@@ -70,12 +69,20 @@ CommandKey = tuple[int, int, float]
 
 
 class Host:
-    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
+    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    Args:
+        settings: the settings of the process that starts the host.
+        name: of the actor.
+        executor: where trials run; None: on Ray, of which this is an actor then.
+    """
+
+    def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
         self.settings, self.name = settings, name
+        self.executor: Executor = executor if executor is not None else _on_ray()
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
+        tracing.configure(settings.traces, "driver", __version__)
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
@@ -93,13 +100,13 @@ class Host:
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
+        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
-        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_server = ReportServer(self.report, self.take_logs, self._called)
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._figures = Figures()
@@ -132,16 +139,14 @@ class Host:
             self._figures.writes.add(time.perf_counter() - begun)
 
     @property
-    def node(self) -> str:
-        """Return Ray's id of the node that it runs on."""
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+    def node(self) -> str | None:
+        """Return the id of the node that it runs on; None if there is only this machine."""
+        return self.executor.node
 
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(
-                ray.get_runtime_context().current_actor,
+            options = GroupOptions(
                 name=self.name,
                 report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
@@ -150,6 +155,7 @@ class Host:
                 standing=self._standing,
                 preempt_after_s=self.settings.preempt_after_s,
             )
+            self._groups = self.executor.groups(options)
         return self._groups
 
     def _standing(self, experiment: str) -> Standing:
@@ -158,10 +164,7 @@ class Host:
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
-            return await on_node(node, function, *args)
-        return await asyncio.to_thread(function, *args)
+        return await self.executor.on_node(node, function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
@@ -181,15 +184,17 @@ class Host:
         return self.owner
 
     async def _begin_background(self) -> None:
-        await asyncio.to_thread(remove_orphans)
+        await asyncio.to_thread(self.executor.clean_up)
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
             ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
-                self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
-            gc.collect()
-            # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many objects.
-            gc.freeze()
+                self._report_address = await self._report_server.open(self.executor.listen_at())
+            if self.executor.own_process:
+                gc.collect()
+                # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many
+                # objects.
+                gc.freeze()
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
@@ -198,8 +203,10 @@ class Host:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
-    async def drive(self, public_id: str) -> str:
+    async def drive(self, public_id: str, executor: str = "") -> str:
         """Drive this experiment until it has ended or is paused, and return its state.
+
+        executor: where its trials run and why, for the log.
 
         Raises:
             Conflict: another driver, which is alive, has it.
@@ -210,7 +217,7 @@ class Host:
             if record.id not in self.tasks:
                 if record.state.ended and not await self._is_to_go_on(record.id, record.state):
                     return str(record.state)
-                self._begin(record)
+                self._begin(record, executor)
             state = await asyncio.shield(self.tasks[record.id])
             if not await self._is_to_go_on(record.id, state):
                 return str(state)
@@ -242,7 +249,9 @@ class Host:
         if found is None:
             return None
         begun = time.perf_counter()
-        answer = await found.inbound.report(found.ref, found.start_iteration, reports)
+        what = "verdict" if reports and reports[-1].waits else "report"
+        with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
+            answer = await found.inbound.report(found.ref, found.start_iteration, reports)
         took = time.perf_counter() - begun
         self._figures.reports.add(took)
         if reports and reports[-1].waits:
@@ -279,6 +288,12 @@ class Host:
         """Return a reference, in a list, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
+    async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
+        """Answer a rank that has no actor to call."""
+        if question not in _QUESTIONS:
+            raise NotImplementedError(question)
+        return await getattr(self, question)(*arguments)
+
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
@@ -292,9 +307,7 @@ class Host:
 
     async def cluster(self) -> dict[str, Any]:
         """Return the cluster as `overview` describes it."""
-        nodes, available = await asyncio.gather(
-            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
-        )
+        nodes, available = await self.executor.nodes()
         standings = {name: self._standing(name) for name in self._named}
         return overview(
             nodes,
@@ -339,7 +352,7 @@ class Host:
 
         keep_groups: keep groups without GPUs until their idle timeout.
         """
-        async with self._starting:  # a start that is under way would go on with a closed database
+        async with self._starting:  # a start that is under way would continue with a closed database
             if self.tasks:
                 return
             await self._end_tasks(self._background)
@@ -371,8 +384,8 @@ class Host:
 
     # -- one experiment --------------------------------------------------------------------------------------------------
 
-    def _begin(self, record: ExperimentRecord) -> None:
-        task = asyncio.create_task(self._drive(record), name=record.public_id)
+    def _begin(self, record: ExperimentRecord, executor: str = "") -> None:
+        task = asyncio.create_task(self._drive(record, executor), name=record.public_id)
         self.tasks[record.id] = task
         task.add_done_callback(lambda done: self._forget(record, done))
 
@@ -382,11 +395,11 @@ class Host:
             log.error("experiment %s is not driven any more: %s", record.public_id, error, exc_info=error)
             self._not_before[record.id] = time.time() + AGAIN_S
 
-    async def _drive(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         with log_format.about(experiment=record.public_id):
-            return await self._drive_alone(record)
+            return await self._drive_alone(record, executor)
 
-    async def _drive_alone(self, record: ExperimentRecord) -> ExperimentState:
+    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
@@ -405,7 +418,7 @@ class Host:
             ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
-            slots = capacity(record.spec.scaling)
+            slots = self.executor.capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
@@ -413,7 +426,7 @@ class Host:
             self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands)
+            state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 if self._groups is not None:
@@ -516,13 +529,13 @@ class Host:
                     await self._take_experiments()
                 self._reading = True
             except Exception:
-                if self._reading:  # once for an outage, which may last
+                if self._reading:  # log an outage only once, since it may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -546,7 +559,7 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
-        """Begin to drive experiments that have no living driver, as far as that is for this host to do."""
+        """Begin to drive the experiments without a living driver that this host should drive."""
         now = time.time()
         busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
         # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.
@@ -564,3 +577,9 @@ class Host:
 
 def _key(command: CommandRecord) -> CommandKey:
     return command.id, command.experiment_id, command.created_at
+
+
+def _on_ray() -> Executor:
+    from tuner.driver.hosts.ray_executor import RayExecutor
+
+    return RayExecutor()

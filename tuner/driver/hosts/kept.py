@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,22 +18,11 @@ from typing import Any
 import ray
 
 from tuner.driver.hosts.cluster import DEAD, connect
+from tuner.driver.hosts.needs import of_database, of_workers
 from tuner.driver.hosts.start import start_host
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0
-_OF_LIBRARIES = frozenset(
-    {
-        "KMP_DUPLICATE_LIB_OK",  # scikit-learn
-        "KMP_INIT_AT_FORK",
-        "PYTEST_CURRENT_TEST",  # another one for each test
-        "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
-        "TF2_BEHAVIOR",  # TensorFlow
-        "TORCHINDUCTOR_CACHE_DIR",  # torch
-        "TPU_ML_PLATFORM",  # TensorFlow, JAX
-    }
-)
-"""Variables that libraries set when they are imported, also on the workers. If they change, the same Ray can be used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,20 +135,11 @@ def _give_back(kept: _Kept, keep: bool) -> None:
 
 
 def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
-    return settings, _file(settings.database_url), _of_ray(address)
+    return settings, of_database(settings.database_url), _of_ray(address)
 
 
 def _of_ray(address: str | None) -> tuple[Any, ...]:
-    return address, {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
-
-
-def _file(url: str) -> tuple[int, int] | None:
-    """Return the identity of an SQLite file. A file that was deleted and created again has another one."""
-    try:
-        found = os.stat(url.removeprefix("sqlite:///"))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    return address, *of_workers()
 
 
 def _connection() -> str:

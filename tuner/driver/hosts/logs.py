@@ -63,7 +63,7 @@ class _Segment:
     """The logs of one segment, from its launch until they are complete."""
 
     owner: Owner
-    ended_ranks: set[int] = field(default_factory=set)  # whose last chunk is stored
+    ended_ranks: set[int] = field(default_factory=set)  # the ranks whose last chunk is stored
     chunks: dict[int, int] = field(default_factory=dict)  # rank -> how many chunks are not merged yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     closing: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class LogKeeper:
         self._waiting: list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._flushing = 0  # how many callers wait for logs to be complete
-        self._hurry = asyncio.Event()  # write now what waits
+        self._hurry = asyncio.Event()  # set to write the waiting chunks now
         self._asking = (
             asyncio.Lock()
         )  # only one segment at a time reads what is stored, so that an outage does not block all threads

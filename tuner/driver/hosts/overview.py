@@ -1,4 +1,4 @@
-"""Describe the cluster for the API: its nodes, the worker groups on them, and what waits for what."""
+"""Describe the cluster for the API: its nodes, the worker groups on them, and the groups that wait."""
 
 from __future__ import annotations
 

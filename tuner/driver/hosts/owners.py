@@ -1,4 +1,4 @@
-"""Names for the processes that drive experiments. From a name it can be found out later whether its process still lives."""
+"""Names for the processes that drive experiments. A name tells later whether its process still lives."""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ class _Copy:
     trials: Population
     context: SearcherContext
     count: int = 0  # all trials below this number have been sent
-    live: dict[int, Any] = field(default_factory=dict)  # trials that had not ended when they were sent, with their look
+    live: dict[int, Any] = field(
+        default_factory=dict
+    )  # trials that had not ended when they were sent, with the value of `_look`
 
     def changed(self, trials: Population) -> list[Trial]:
         """Return the trials that the helper does not know as they are now."""
@@ -135,7 +137,7 @@ def _look(trial: Trial) -> Any:
 
 
 class _Helper:
-    """One helper process, and what it knows."""
+    """One helper process, and the experiments that it knows."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None

@@ -17,7 +17,7 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""The most samples that are kept of a rank in a segment: two hours of one each ten seconds; then they are thinned out."""
+"""The most samples kept of a rank in a segment: two hours at one per ten seconds. Beyond that they are thinned out."""
 
 
 class Place(NamedTuple):
@@ -35,7 +35,7 @@ class Meters(Protocol):
 
 class Shelf(Protocol):
     def add_usage(self, experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
-        """Append samples. For each (trial, segment) in `keep`, delete the samples whose number is not a multiple of its value."""
+        """Append samples. `keep` maps (trial, segment) to n: of its samples, delete those whose number is not a multiple of n."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Return whether there are too many. If so, only half as many are kept from now on."""
+        """Return whether there are too many samples. If so, only half as many are kept from now on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2

@@ -37,8 +37,8 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
 AT_FIRST = 0.7  # how much an earlier experiment counts before there are results
-SURE_AFTER = 4  # with this many results, these count as much as that
-MOST_TRIALS = 80  # of an earlier experiment; the best, and those that got farthest
+SURE_AFTER = 4  # with this many results, they count as much as AT_FIRST
+MOST_TRIALS = 80  # the most trials of an earlier experiment that are used: the best, and those that got farthest
 MOST_ROWS = 240
 CANDIDATES = 8  # the best trials of each experiment, of which the portfolio is chosen
 PORTFOLIO = 4
@@ -181,7 +181,7 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
 def skill(expected: Floats, z: Floats, level: Floats) -> float:
     """Return the correlation of the results (n,) with what was expected of them, or 0 if it is negative.
 
-    Both are compared within each level only, since later results are better anyhow.
+    Both are compared within each level only, since results at later levels are better anyway.
     """
     a, b = expected.copy(), z.copy()
     for one in np.unique(level):

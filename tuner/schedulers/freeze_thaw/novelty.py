@@ -13,8 +13,8 @@ import numpy as np
 
 from tuner.schedulers.freeze_thaw.curve_model import Floats, squared_distances
 
-DISTANCES: Floats = np.geomspace(1e-4, 10.0, 60)  # at which the probability of a repeat is estimated
-BANDWIDTH = 0.25  # of the kernel over logarithms of distances
+DISTANCES: Floats = np.geomspace(1e-4, 10.0, 60)  # the distances at which the probability of a repeat is estimated
+BANDWIDTH = 0.25  # the width of the kernel over logarithms of distances
 DOUBT = 1.0  # number of trials, at every distance, that the prior counts as not being repeats
 MOST = 0.99
 MOST_KNOWN = 1000  # a new configuration is compared with this many of the newest trials

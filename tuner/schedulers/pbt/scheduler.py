@@ -41,7 +41,7 @@ class Move:
     """A configuration that a trial has from a training iteration on, with the donor if it came from one."""
 
     trial: int
-    iteration: int  # of the checkpoint that it starts from
+    iteration: int  # the iteration of the checkpoint that it starts from
     params: dict[str, Any]
     donor: int | None = None
     donors_moves: int = 0  # number of configurations that the donor had had by then

@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""Training grows by such a factor. For others, the figures are interpolated on the scale of the logarithm."""
+"""The factors by which training grows in the figures. Between them, the figures are interpolated over the logarithm."""
 
 STALLS = (0.02, 0.3, 0.7)
 """The bounds of the classes: ln of the training so far over that at the last improvement."""
 
-OLDEST = 8  # doublings that are looked at
+OLDEST = 8  # the number of doublings that count
 FADING = 0.6  # each doubling counts for this share of the one after it
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how much a score is expected to improve.
+    """The expected improvement of a score.
 
     Attributes:
         mean: the expected improvement.

@@ -1,4 +1,4 @@
-"""Several stoppers at once, and stoppers from what a user or a spec gives."""
+"""Combine several stoppers, and build stoppers from a user's argument or a spec."""
 
 from __future__ import annotations
 

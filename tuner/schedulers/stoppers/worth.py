@@ -22,7 +22,7 @@ class ExpectedImprovementStopper(Stopper):
 
     Args:
         least: the expected improvement, in the unit of the objective, below which the search ends.
-        hours: how many GPU hours the improvement is expected of. If trials use no GPUs, hours of training of all trials
+        hours: how many GPU hours the expected improvement is for. If trials use no GPUs, hours of training of all trials
             together: with four trials at once, an hour of the experiment is four of these.
     """
 
@@ -31,8 +31,8 @@ class ExpectedImprovementStopper(Stopper):
     @dataclass(slots=True)
     class State:
         trained: dict[int, float] = field(default_factory=dict)  # trial -> seconds
-        total: float = 0.0  # of all trials together
-        work: list[float] = field(default_factory=list)  # the total at each improvement
+        total: float = 0.0  # the training of all trials together
+        work: list[float] = field(default_factory=list)  # the training at each improvement
         score: list[float] = field(default_factory=list)
 
     def __init__(self, least: float, hours: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Optuna's CMA-ES without uninitialised memory in what it stores."""
+"""Optuna's CMA-ES, changed so that its stored state has no uninitialised memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An in-memory Optuna study that mirrors our trials. Ours are the truth; the study can be rebuilt at any time.
+"""An in-memory Optuna study that mirrors our trials. Our trials are the source of truth; the study can be rebuilt at any time.
 
 A numeric parameter or an ordered choice is a float in the unit interval; an unordered choice is an index. Each has the
 parameter's path as its name, which differs between branches. Trials are added by number: running ones as RUNNING,
@@ -32,7 +32,7 @@ from tuner.search.proposer import Cache
 from tuner.search.warm_start import Record
 from tuner.space import Parameter, Space
 
-_SAME_TIME = datetime(2000, 1, 1)  # for every trial: no sampler reads times, and equal times make studies equal
+_SAME_TIME = datetime(2000, 1, 1)  # the time of every trial: no sampler reads times, and equal times make studies equal
 _UNIT = FloatDistribution(0.0, 1.0)
 
 

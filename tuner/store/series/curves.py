@@ -21,10 +21,10 @@ from tuner.store.series import pyramid
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
-MAX_ROWS = 60_000  # how many points are read one by one
-MAX_BUCKETS = 400_000  # how many buckets are read
-MAX_POINTS = 100_000  # how many points are returned
-MAX_LOOKUPS = 20_000  # how many steps of the training code are looked up at once
+MAX_ROWS = 60_000  # the most points that are read one by one
+MAX_BUCKETS = 400_000  # the most buckets that are read
+MAX_POINTS = 100_000  # the most points that are returned
+MAX_LOOKUPS = 20_000  # the most steps of the training code that are looked up at once
 
 Floats = NDArray[np.float64]
 _RECORD = np.dtype(pyramid.FIELDS)
@@ -41,7 +41,7 @@ SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
   (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
 FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
 ORDER BY t.number, s.ordinal"""
-# A range has one lower bound. Given two, SQLite finds only one in the index and checks the other row by row.
+# Each range has a single lower bound. With two, SQLite would use the index for one and check the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
@@ -97,7 +97,7 @@ def best_so_far(
 ) -> tuple[list[float], list[float]]:
     """Return (seconds since `begin`, best value by then) of each improvement.
 
-    For an objective and its own mode, the writer has stored them. For others they have the resolution of the buckets.
+    They are exact for an objective and its own mode, as the writer has stored them. Otherwise they are as fine as the buckets.
     """
     found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if not found:
@@ -330,7 +330,7 @@ def _points(
     match span.x:
         case "step":
             x = of[f"{point}_step"].astype(np.float64)
-        case "user_step":  # buckets do not have it: `_by_user_step` looks it up by the number of the report
+        case "user_step":  # buckets have no user_step: `_by_user_step` looks it up by the number of the report
             x = of[f"{point}_no"].astype(np.float64)
         case "time":
             x = of[f"{point}_time"] - span.begin

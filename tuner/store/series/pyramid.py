@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 FACTOR = 8
-SEAL_FROM = 16  # reports; the points of a shorter segment can be read just as quickly
+SEAL_FROM = 16  # the fewest reports of a segment with buckets; the points of a shorter one are read just as quickly
 
 #: n, gaps, and (report_no, step, time, value) of the first, last, lowest and highest point
 RECORD = struct.Struct("<II" + 4 * "Iidd")
@@ -105,9 +105,9 @@ class _Open:
     __slots__ = ("last_no", "points", "rows")
 
     def __init__(self, rows: int = 0, last_no: int = 0, points: list[Row] | None = None) -> None:
-        self.rows = rows  # of level 1 that are complete
+        self.rows = rows  # the complete rows of level 1
         self.last_no = last_no  # its newest report
-        self.points: list[Row] = points or []  # that are in none of these rows
+        self.points: list[Row] = points or []  # the points that are in none of these rows
 
 
 class Pyramid:

@@ -1,4 +1,4 @@
-"""Engines with the settings that SQLite and PostgreSQL need, and which of their errors may pass by themselves."""
+"""Make engines with the settings that SQLite and PostgreSQL need, and recognise errors that may pass by themselves."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn the write-ahead log on. Only the first process needs to. SQLite does not wait for this lock as it does for others."""
+    """Turn the write-ahead log on, if it is not on yet. SQLite does not wait for this lock, so this tries repeatedly."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:

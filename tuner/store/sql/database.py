@@ -20,7 +20,7 @@ from tuner.store.writing.writer import Cursor
 
 @dataclass(slots=True)
 class Commits:
-    """Notes whether anything may have been written. It is passed on to threads by their context."""
+    """A note whether anything may have been written. Threads get it through their context."""
 
     tried: bool = False
 
@@ -39,7 +39,7 @@ def watched_commits() -> Iterator[None]:
 
 
 def may_have_written() -> bool:
-    """Return whether a commit was tried within `watched_commits`. True outside of it, where nobody knows."""
+    """Return whether a commit was tried within `watched_commits`. Return True outside of such a block, where that is unknown."""
     found = _commits.get()
     return found is None or found.tried
 

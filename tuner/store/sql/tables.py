@@ -182,8 +182,9 @@ experiment = Table(
     Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
     Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
     Column("gpu_hours", Real, nullable=False, server_default="0"),
+    Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
-    Column("tags", JsonText),  # of the spec as changed, to filter by
+    Column("tags", JsonText),  # the tags of the changed spec, to filter by
 )
 
 trial = Table(
@@ -194,7 +195,7 @@ trial = Table(
         Column("id", Id, primary_key=True),
         Column("public_id", String(64), nullable=False, unique=True),
         Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
-        Column("best_params", JsonText),  # NULL if they are the present ones
+        Column("best_params", JsonText),  # NULL if the present params are the same
         leave_out=("experiment", "segments"),
     ),
     UniqueConstraint("experiment_id", "number"),
@@ -281,7 +282,7 @@ checkpoint = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
     Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
-    Column("pinned", Boolean, nullable=False, server_default=false()),  # a user wants it kept
+    Column("pinned", Boolean, nullable=False, server_default=false()),  # a user has pinned it
 )
 
 event = Table(
@@ -323,7 +324,7 @@ command = Table(
     Column("command", String(16), nullable=False),
     Column("trial_number", Integer),
     Column("reason", Text, nullable=False),
-    Column("payload", JsonText),  # what the command needs besides
+    Column("payload", JsonText),  # further data of the command
     Column("state", String(16), nullable=False),  # pending | done
     Column("created_at", Real, nullable=False),
     Column("done_at", Real),
@@ -377,7 +378,7 @@ session = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, which is kept nowhere
-    Column("token_id", Id, ForeignKey("token.id")),  # it ends with this token; NULL: signed in without one
+    Column("token_id", Id, ForeignKey("token.id")),  # the session ends with this token; NULL: signed in without one
     Column("name", Text, nullable=False),
     Column("role", String(16), nullable=False),
     Column("project", String(100)),
@@ -431,13 +432,13 @@ webhook_delivery = Table(
     Column("id", Id, primary_key=True),
     Column("public_id", String(64), nullable=False, unique=True),
     Column("webhook_id", Id, nullable=False),
-    Column("occurrence", String(200), nullable=False),  # what happened: a webhook is told of it once
+    Column("occurrence", String(200), nullable=False),  # names the event, which is sent to a webhook once
     Column("event", String(32), nullable=False),
     Column("experiment", String(64), nullable=False),
     Column("data", JsonText, nullable=False),
     Column("state", String(16), nullable=False),  # pending | delivered | failed
     Column("attempts", Integer, nullable=False),
-    Column("next_at", Real, nullable=False),  # while somebody tries: when another one may
+    Column("next_at", Real, nullable=False),  # while a sender tries: when another one may try
     Column("last_status", Integer),
     Column("last_error", Text),
     Column("created_at", Real, nullable=False),

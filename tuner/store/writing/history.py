@@ -37,7 +37,7 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
-    upto = min(after + limit, _last(connection, experiment_id))  # read first: entries up to it are complete
+    upto = min(after + limit, _last(connection, experiment_id))  # this is read first: entries up to it are complete
     items = [
         StreamItem(
             seq=row.event_seq,

@@ -64,7 +64,7 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
     else:
         raise SpecError(f"there is no directory, .zip or .whl at {real}", pointer)
     file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
-    if suffix == ".whl":  # pip needs the name of a wheel
+    if suffix == ".whl":  # pip needs the file name of a wheel
         file_name = os.path.basename(real)
     folder = join(storage, "packages")
     uri = join(folder, file_name)

@@ -91,8 +91,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._progress = threading.Condition()
-        self._passed: Moment = (0, False)  # this rank takes no more checkpoints up to this report
-        self._shards: dict[Moment, Shard | str | None] = {}  # an error message; None while it is being saved
+        self._passed: Moment = (0, False)  # checkpoints up to this report are refused
+        self._shards: dict[Moment, Shard | str | None] = {}  # a message if saving failed; None while it is being saved
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that are sent as one object
 _WINDOW = 2  # parts at a time: each is read by a process of its own, beside the training on that node
-_RETRIES = 3  # of a read whose process is killed, for example for memory
+_RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:

@@ -79,7 +79,7 @@ def missing() -> list[str]:
 
 
 def this_machine() -> dict[str, float] | None:
-    """Return the CPUs and GPUs that a Ray started here would find, by Ray's own rules.
+    """Return the CPUs and GPUs that Ray would detect on this machine, by its own rules.
 
     Return None if this version of Ray cannot be asked.
     """
@@ -206,7 +206,7 @@ class Trial:
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self.newest = dict(metrics)
         self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
-        if metrics.get("done") is True:  # this is how a trial of Ray ends itself
+        if metrics.get("done") is True:  # a trial of Ray ends itself in this way
             raise Finished
 
     def checkpoint(self) -> Any:

@@ -84,7 +84,7 @@ class Waiter:
     key: Key = field(init=False)
     gang: Gang = field(init=False)
     admitted_at: float | None = None
-    at: tuple[str, ...] = ()  # the nodes where it should find room
+    at: tuple[str, ...] = ()  # the nodes on which it should find room
     placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once its placement group is ready
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Admission:
         self._shares.release(waiter, time.monotonic())
 
     def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
-        """Return who is next, and on which nodes it gets its room. It may have been admitted before, if it is pending.
+        """Return the waiter that is next, and the nodes on which it gets its room. A pending one was admitted before.
 
         idle: the groups that nobody uses, the newest first.
         """
@@ -159,10 +159,12 @@ class Admission:
             if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node is missing, and may come
                 return waiter, ()
         stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
-        for waiter in stuck:  # it holds nothing yet
+        for waiter in stuck:  # a pending group holds nothing yet
             self._shares.release(waiter, now)
         for waiter in self.admitted:
-            if waiter.placed.is_set() and waiter not in self._shares.holdings:  # it holds something after all
+            if (
+                waiter.placed.is_set() and waiter not in self._shares.holdings
+            ):  # it was placed after all, so it holds room
                 self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
         first = {waiter.experiment: waiter for waiter in reversed(stuck)}
@@ -220,7 +222,7 @@ class Admission:
         )
 
     def _reserving(self, waiter: Waiter) -> Waiter | None:
-        """Return the group for which room is kept that this one could use, if there is one."""
+        """Return the waiter for which room is kept that this one could use, or None."""
         if self._shares.room.place(waiter.gang) is None:
             return None
         now = time.monotonic()
@@ -271,7 +273,7 @@ class Admission:
 
         may_end: returns whether a segment can end without losing work, and is not ending yet. A segment that is returned counts
         as ending from then on. It may go on nevertheless, for example because a user has resumed its experiment in between. If
-        it could be ended once more after `_YIELD_AGAIN_S`, it is asked once more.
+        it could be ended once more after `_YIELD_AGAIN_S`, it is returned again.
         """
         now = time.monotonic()
         heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]

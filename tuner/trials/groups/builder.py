@@ -21,22 +21,15 @@ from tuner.trials.groups import nodes
 from tuner.trials.groups.group import Group, Key, demand, room_key
 from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
-from tuner.trials.runtime.worker import Rank
+from tuner.trials.runtime.ray_rank import RayRank
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 """A group that waits no longer for its room is not reported as waiting."""
-
-
-class NoRoom(PlacementError):
-    """The cluster could hold the group, but was occupied for too long. Another attempt may find room."""
-
-
-class LostAtStart(PlacementError):
-    """Workers, or their node, died while they were being started. Another attempt may succeed."""
 
 
 class GroupBuilder:
@@ -66,9 +59,9 @@ class GroupBuilder:
         self._take_idle = idle
         self._numbers = itertools.count(1)
         # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
+        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
-        self._placed_before: set[Key] = set()  # what room groups had that have been placed
+        self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tuner.domain.segments import Failure, FailureKind
 from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
 from tuner.trials.runtime.logs import EXIT_NOTE
 
@@ -30,7 +31,7 @@ class Findings:
     """The traces that a dead rank has left on its node."""
 
     log_tail: str = ""
-    oom_kills: int = 0  # on the node so far
+    oom_kills: int = 0  # the number of OOM kills on the node so far
     node_alive: bool = True
 
 
@@ -105,7 +106,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
-    if type(error).__name__ == "ActorUnavailableError":  # the rest of its text may be about any process
+    if type(error).__name__ == "ActorUnavailableError":  # the rest of Ray's text may be about any process
         return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer is lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
@@ -115,6 +116,8 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         number = _FATAL.get(fatal[1].strip())
         name = f"{number.name} ({fatal[1].strip()})" if number else fatal[1].strip()
         return "user", "signal", f"the process was killed by {name}"
+    if isinstance(error, RankLost) and error.killed_for == "memory":
+        return "user", "oom", "killed by the local executor because the memory of this machine was running out"
     if found.oom_kills > oom_kills_before:
         return (
             "user",
@@ -123,6 +126,17 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         )
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"
+    if isinstance(error, RankLost) and error.status is not None:
+        if error.status >= 0:
+            return "user", "exit", f"the process ended with exit code {error.status}"
+        return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
     if "unexpectedly exits" in lower or "worker process has died" in lower:
         return "user", "signal", "the process was killed by a signal that leaves no trace, most likely SIGKILL"
     return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

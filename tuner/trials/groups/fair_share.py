@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 from tuner.domain.experiment import Scaling
 
 HALF_LIFE_S = 3600.0
-"""After this time, past usage counts half."""
+"""Seconds after which past usage counts half."""
 
 STARVED_S = 600.0
-"""An experiment without any group that has waited for this long comes before those of higher priority."""
+"""Seconds after which a waiting experiment without any group comes before those of higher priority."""
 
 EQUAL_AFTER_S = 60.0
-"""An experiment without any group that has waited for this long gets room from one of equal priority above its share."""
+"""Seconds after which a waiting experiment without any group gets room from one of equal priority above its share."""
 
 _SHORT_S = 1.0  # shorter groups count as if they took this long
 
@@ -125,7 +125,7 @@ class Room:
                     free[name] = free.get(name, 0.0) - times * amount
 
     def reserve(self, gang: Gang) -> None:
-        """Keep what is free on the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
+        """Reserve the free resources of the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
 
         These are the nodes where the least is missing.
         """
@@ -191,7 +191,7 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return as few of the candidates as make room for the gang, the first ones if possible; None if all are too few."""
+    """Return as few of the candidates as make room for the gang, the first ones if possible; None if all are not enough."""
     room, chosen = room.copy(), list[Running]()
     for one in candidates:
         room.take(one.gang, one.nodes, -1)
@@ -280,7 +280,7 @@ class Shares:
         newest. No more end than have to.
 
         Args:
-            claims: what waits. A claim that fits, or that no end of other groups can help, is passed by.
+            claims: what waits. A claim that fits, or that would not fit even if other groups ended, is skipped.
             running: the groups that can be ended without losing work. Those that are ending already have `ending` set.
             now: the time.
             after_s: see above.

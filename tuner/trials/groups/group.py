@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray.util.placement_group import PlacementGroup
-
 from tuner.domain.experiment import Scaling
 from tuner.trials.messages.launch import Launch, Placed
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
@@ -21,7 +19,7 @@ class Group:
     """The processes of one placement group. Once the group is built they are in the order of their ranks."""
 
     key: Key
-    placement: PlacementGroup
+    placement: Any  # Ray's placement group; None without Ray
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)
@@ -29,7 +27,7 @@ class Group:
     codes: set[str] = field(default_factory=set)  # hashes of the functions that its ranks have
     runs: int = 0
     expiry: asyncio.TimerHandle | None = None  # while it is idle
-    experiment: str = ""  # which has it, or had it last
+    experiment: str = ""  # the experiment that has it, or had it last
     turn_began: float = 0.0  # when that experiment got it
     held_since: float = 0.0  # when it got its room, or was given to its present segment
 

@@ -7,13 +7,12 @@ import logging
 import secrets
 from typing import Any
 
-import ray
-
 from tuner.trials.groups.segment_run import SegmentRun, answer
+from tuner.trials.messages.lost import lost_errors, unavailable_errors
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 0.2  # between two attempts to reach a rank
+_AGAIN_S = 0.2  # seconds between two attempts to reach a rank
 
 
 class Interrupts:
@@ -33,14 +32,14 @@ class Interrupts:
             milestone: int | None = None
             try:
                 milestone = await _hold(run, actors, interrupt)
-            except ray.exceptions.ActorUnavailableError as error:
+            except unavailable_errors() as error:
                 log.info("segment %s: a rank could not be reached for an interrupt: %s", run.launch.segment_id, error)
-            except ray.exceptions.RayError as error:
+            except lost_errors() as error:
                 log.info("segment %s ended while it was interrupted: %s", run.launch.segment_id, error)
                 return  # the segment ends, and its ranks with it
             finally:
                 release = asyncio.create_task(_release(run, actors, interrupt, milestone))
-                self._releases.add(release)  # goes on if this task is cancelled
+                self._releases.add(release)  # the release continues if this task is cancelled
                 release.add_done_callback(self._releases.discard)
             await asyncio.shield(release)
             if milestone is not None:
@@ -70,11 +69,11 @@ async def _release(run: SegmentRun, actors: list[Any], interrupt: str, milestone
             try:
                 await answer(actor.release.remote(run.launch.segment_id, interrupt, milestone))
                 return
-            except ray.exceptions.ActorUnavailableError:
+            except unavailable_errors():
                 if run.over:
                     return
                 await asyncio.sleep(_AGAIN_S)
-            except ray.exceptions.RayError:
+            except lost_errors():
                 return  # its process is gone
 
     await asyncio.gather(*(release(actor) for actor in actors))

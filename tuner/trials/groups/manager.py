@@ -10,26 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.logs import LogChunk, LogLimit
+from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
-from tuner.trials.groups.admission import (
-    PREEMPT_AFTER_S,
-    RESERVE_AFTER_S,
-    HeldGroup,
-    Standing,
-    WaitingGroup,
-    ordinary,
-)
-from tuner.trials.groups.builder import LostAtStart, NoRoom
+from tuner.trials.groups.admission import HeldGroup, WaitingGroup
 from tuner.trials.groups.group import Group
 from tuner.trials.groups.interrupts import Interrupts
-from tuner.trials.groups.pool import Pool
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
+from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import NotReusable
-from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +28,7 @@ _URGENT = ("stop", "cancel")
 
 
 class Logs(Protocol):
-    """Keeps what the ranks print."""
+    """Stores the output of the ranks."""
 
     def end(
         self,
@@ -55,48 +46,69 @@ class Logs(Protocol):
         """
 
 
+class GroupPool(Protocol):
+    """Finds a worker group for each segment: `pool.Pool` on Ray, `local_pool.LocalPool` on this machine."""
+
+    @property
+    def idle(self) -> int:
+        """Return how many warm groups are kept."""
+
+    async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+        """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
+
+        Raises:
+            NoRoom: there was no room for too long.
+            LostAtStart: the workers died while they were started.
+            PlacementError: there will never be room for the group, or its workers cannot be started.
+        """
+
+    def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
+        """Keep the group for another segment, or end it.
+
+        If it is being ended, return a future that is done once its processes are gone; else None.
+        """
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a node."""
+
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
+
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End the idle groups that are not among the newest `count` of this kind."""
+
+    async def close(self) -> None:
+        """End all groups and wait until they are gone."""
+
+    async def settle(self) -> None:
+        """Wait until the groups that are being ended are gone."""
+
+    def held(self) -> list[HeldGroup]:
+        """Return the groups that have room now, the oldest first."""
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait, in the order in which they will be served."""
+
+    def share(self, experiment: str) -> float:
+        """Return the largest part of any resource that the experiment holds."""
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end for other experiments."""
+
+    def forget(self, experiment: str) -> None:
+        """Forget what an experiment has used, because it has ended."""
+
+
 class GroupManager:
     """Runs segments on worker groups.
 
     Args:
-        driver: the actor that ranks report to, see `launch.Driver`.
-        name: a prefix for the names of placement groups.
-        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
-        idle_timeout_s: how long a warm group is kept for another trial.
-        report_address: where the driver listens for reports; None if they can only go through Ray.
-        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
+        pool: finds a group for each segment.
         logs: is told of the end of each segment.
-        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        standing: returns the priority and the weight of an experiment.
-        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
     """
 
-    def __init__(
-        self,
-        driver: Any,
-        *,
-        name: str = "",
-        autoscaling: bool = False,
-        idle_timeout_s: float = 60.0,
-        report_address: Address | None = None,
-        reserve_after_s: float = RESERVE_AFTER_S,
-        logs: Logs | None = None,
-        log_limit: LogLimit | None = None,
-        standing: Callable[[str], Standing] = ordinary,
-        preempt_after_s: float = PREEMPT_AFTER_S,
-    ) -> None:
-        self._logs = logs
-        self._pool = Pool(
-            driver,
-            name=name,
-            autoscaling=autoscaling,
-            idle_timeout_s=idle_timeout_s,
-            report_address=report_address,
-            reserve_after_s=reserve_after_s,
-            log_limit=log_limit,
-            standing=standing,
-            preempt_after_s=preempt_after_s,
-        )
+    def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
+        self._logs, self._pool = logs, pool
         self._running: dict[str, SegmentRun] = {}
         self._interrupts = Interrupts()
 

@@ -42,15 +42,27 @@ _Building = tuple[asyncio.Future[Group], asyncio.Event]
 
 
 class Pool:
-    """All worker groups of a driver host. The arguments are those of `GroupManager`."""
+    """All worker groups of a driver host on Ray.
+
+    Args:
+        driver: the actor that ranks report to, see `launch.Driver`.
+        name: a prefix for the names of placement groups.
+        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
+        idle_timeout_s: how long a warm group is kept for another trial.
+        report_address: where the driver listens for reports; None if they can only go through Ray.
+        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
+        standing: returns the priority and the weight of an experiment.
+        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+    """
 
     def __init__(
         self,
         driver: Any,
         *,
-        name: str,
-        autoscaling: bool,
-        idle_timeout_s: float,
+        name: str = "",
+        autoscaling: bool = False,
+        idle_timeout_s: float = 60.0,
         report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
@@ -74,7 +86,7 @@ class Pool:
         self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
-        ] = {}  # being built, and nobody waits for them
+        ] = {}  # groups that are being built and that nobody waits for
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -306,7 +318,7 @@ class Pool:
     # The cluster
 
     async def _look(self) -> None:
-        """Look at what waits every `_LOOK_S`, as long as anything does: nodes come and go, and time earns reservations."""
+        """Dispatch every `_LOOK_S` as long as a segment waits, since nodes come and go, and reservations begin with time."""
         while self._admission.queued and not self._closed:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray does not answer for a moment

@@ -59,7 +59,7 @@ class SegmentRun:
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
-    log_rest: list[LogChunk] = field(default_factory=list)  # what came with the results of the ranks
+    log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that came with the results of the ranks
     gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:

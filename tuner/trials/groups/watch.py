@@ -6,18 +6,16 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import ray
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from tuner.domain.segments import Failure, Outcome
 from tuner.trials.groups import failures, nodes
 from tuner.trials.groups.failures import Findings
 from tuner.trials.groups.group import Group
-from tuner.trials.groups.pool import Pool
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, SAVING_S, EndedEarly, SegmentRun, answer
 from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.lost import lost_errors
 from tuner.trials.messages.protocol import NotReusable, Progress, RankError, RankResult
 
 log = logging.getLogger(__name__)
@@ -25,6 +23,13 @@ log = logging.getLogger(__name__)
 _CAUSE_S = 10.0  # how long to wait for the error behind a communication error; a busy machine takes seconds
 _READY_S = 120.0  # imports and the rendezvous may take this long, even if reports must come faster
 _UNRESPONSIVE_S = 20.0  # how long no rank may answer: it may be in C code that holds the GIL, or its machine may swap
+
+
+class Nodes(Protocol):
+    """Reaches the nodes of a group."""
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a node."""
 
 
 class Watch:
@@ -36,7 +41,7 @@ class Watch:
         pool: runs functions on the nodes of the group.
     """
 
-    def __init__(self, run: SegmentRun, group: Group, pool: Pool) -> None:
+    def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
         self._run, self._group, self._pool = run, group, pool
         self._limits = run.launch.limits
         self._placed = group.placed()
@@ -116,7 +121,7 @@ class Watch:
         """Return a rank's answer, or the failure if its process has died."""
         try:
             return task.result()
-        except ray.exceptions.RayError as error:
+        except lost_errors() as error:
             worker = self._group.workers[rank]
             found = await self._inspect(rank)
             return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
@@ -168,7 +173,7 @@ class Watch:
         warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
-        if reports == 0 and not self._run.launch.start_iteration:  # otherwise it continued from its own end
+        if reports == 0 and not self._run.launch.start_iteration:  # else there was nothing left to train
             return failed(await self._no_report())
         return Outcome(kind="returned", reports=reports, warning=warning)
 
@@ -254,7 +259,9 @@ def failed(failure: Failure, reports: int = 0) -> Outcome:
 
 
 def _ready_s(launch: Launch) -> float:
-    maybe_elsewhere = launch.checkpoint is not None and launch.checkpoint.node is not None  # then it has to be copied
+    maybe_elsewhere = (
+        launch.checkpoint is not None and launch.checkpoint.node is not None
+    )  # the checkpoint then has to be copied
     return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 

@@ -272,7 +272,7 @@ class _KeepWeights:
         self._trainer = trainer
         self._strategy = strategy = trainer.strategy
         self._kept: Mapping[str, Any] | None = None
-        self._whole = {"_state_dict_type": "full", "_save_distributed_checkpoint": False}  # of FSDP, of FSDP2
+        self._whole = {"_state_dict_type": "full", "_save_distributed_checkpoint": False}  # FSDP's, then FSDP2's
         self._sharded = [name for name in self._whole if hasattr(strategy, name)]
         if self._sharded:
             strategy.teardown = self._before_teardown

@@ -77,10 +77,10 @@ class ReportCallback(Flavoured):
         self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored available
         self._due = False
         self._begun = False  # reports no longer wait for the objective
-        self._held_back = False  # a report has waited
+        self._held_back = False  # whether a report has waited
         self._trained: dict[str, float] = {}  # what was logged before a validation
         self._validated: dict[str, float] = {}  # what validations have logged
-        self._stale = True  # these have been reported
+        self._stale = True  # whether these have been reported
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None

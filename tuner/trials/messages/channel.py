@@ -29,7 +29,8 @@ class Link:
     """Framed messages over one connected socket, for one reader and one writer at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(True)
         self._socket = connection
         self._sending = threading.Lock()

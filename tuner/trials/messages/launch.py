@@ -15,8 +15,8 @@ from tuner.domain.segments import CheckpointInfo, Report, Verdict
 class CodeRef:
     """The user's function: importable by name, or by value.
 
-    `hash` names its content, so that a worker group gets what it does not have yet. `blob` is the function's cloudpickle, or a
-    Ray object reference to it.
+    `hash` names its content, so that a worker group gets only code that it does not have yet. `blob` is the function's
+    cloudpickle, or a Ray object reference to it.
     """
 
     hash: str
@@ -90,7 +90,7 @@ class Inbox(Protocol):
 class Driver(Protocol):
     """The Ray actor that ranks report to.
 
-    After a lost answer, a method may be called again with the same arguments. What is already known changes nothing.
+    After a lost answer, a method may be called again with the same arguments, which then changes nothing.
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
@@ -102,7 +102,7 @@ class Driver(Protocol):
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
         """Note that a checkpoint is committed, or with `ready` False that it was taken over and is being saved.
 
-        `report` has acknowledged the report that it belongs to before.
+        The report that it belongs to has been acknowledged before.
         """
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:

@@ -20,7 +20,7 @@ class WorkerMetadata:
     gpus: tuple[str, ...]
     channel_address: tuple[str, int] | None  # where it listens for the other ranks if it becomes rank 0
     token: bytes
-    oom_kills: int  # on its node so far; a later count shows whether the kernel killed a process
+    oom_kills: int  # OOM kills on its node so far; a later count shows whether the kernel has killed a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class RankAssignment:
     local_world_size: int
     node_rank: int
     nodes: int
-    gpus: tuple[str, ...]  # of all ranks of this node
-    devices: tuple[int, ...]  # of this rank, as indices into `gpus`
+    gpus: tuple[str, ...]  # the GPUs of all ranks of this node
+    devices: tuple[int, ...]  # the devices of this rank, as indices into `gpus`
     channel_address: tuple[str, int] | None
     token: bytes
-    backend: str  # of torch.distributed; "none": there is no process group
+    backend: str  # the backend of torch.distributed; "none": there is no process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class RankResult:
     reports: int = 0
     error: RankError | None = None
     as_value: bool = False  # its only report is the return value of the function
-    warning: str = ""  # about a likely mistake that caused no failure
+    warning: str = ""  # a likely mistake that caused no failure
     log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent in another way
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     reports: int
-    idle_s: float  # since the latest report or verdict began or ended
-    waiting: bool  # for the driver, which may take arbitrarily long and is not a hang
+    idle_s: float  # seconds since the latest report or verdict began or ended
+    waiting: bool  # it waits for the driver, which may take arbitrarily long and is not a hang
     saving: bool = False  # it is leaving or has left the function, and still has checkpoints to commit

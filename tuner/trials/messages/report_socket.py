@@ -6,6 +6,8 @@ of that.
 A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, and a message may be repeated. If
 a connection fails, or if the network only lets Ray through, the message and all that follow go by calls of the actor
 instead. Logs have separate connections, so that a report never waits for them.
+
+Ranks of the local executor have no actor to call. They send all other requests over a third connection (`SocketDriver`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,11 +39,14 @@ log = logging.getLogger(__name__)
 _HEADER = struct.Struct("!I")
 _GREETING_S = 10.0
 _CONNECT_S = 5.0
+_PATIENCE_S = 120.0
+_PAUSE_S = 0.2
 
 Answer = Verdict | Resend | None
 Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
-_REPORTS, _LOGS = b"R", b"L"  # the byte after the token says what the connection is for
+TakeCall = Callable[[str, Sequence[Any]], Awaitable[Any]]
+_REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token says what the connection is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +60,11 @@ class ReportServer:
     """The driver's end, on its event loop.
 
     `take` is called with each batch of reports and returns the answer. `take_logs` is called with pieces of logs and
-    returns once they are stored.
+    returns once they are stored. `take_call` is called with the name of another request and its arguments.
     """
 
-    def __init__(self, take: Take, take_logs: TakeLogs | None = None) -> None:
-        self._take, self._take_logs = take, take_logs
+    def __init__(self, take: Take, take_logs: TakeLogs | None = None, take_call: TakeCall | None = None) -> None:
+        self._take, self._take_logs, self._take_call = take, take_logs, take_call
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
@@ -88,6 +94,10 @@ class ReportServer:
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 segment_id, packed = pickle.loads(await reader.readexactly(size))
+                if greeting.endswith(_CALLS):
+                    body = await self._called(segment_id, packed)
+                    writer.write(_HEADER.pack(len(body)) + body)
+                    continue
                 if greeting.endswith(_LOGS):
                     answer: Any = await self._store(segment_id, [LogChunk(*parts) for parts in packed])
                 else:
@@ -114,6 +124,19 @@ class ReportServer:
         if isinstance(verdict, Resend):
             return True, verdict.after
         return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
+
+    async def _called(self, question: str, arguments: Sequence[Any]) -> bytes:
+        """Return (True, the answer) or (False, the error), pickled."""
+        try:
+            if self._take_call is None:
+                raise NotImplementedError(f"this driver takes no {question} over a socket")
+            answer: tuple[bool, Any] = True, await self._take_call(question, arguments)
+        except Exception as error:
+            answer = False, error
+        try:
+            return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            return pickle.dumps((False, RuntimeError(f"{type(answer[1]).__name__}: {answer[1]}")))
 
     async def _store(self, segment_id: str, chunks: Sequence[LogChunk]) -> bool:
         """Return True once the chunks are stored, False if they could not be."""
@@ -156,7 +179,7 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # notices a driver whose machine is gone
+                with contextlib.suppress(OSError):  # so that the loss of the driver's machine is noticed
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
@@ -206,6 +229,41 @@ class LogClient(_DriverConnection):
             self._call(segment_id, chunks)
         elif not stored:
             raise DriverSilent("the driver could not store a part of a log")
+
+
+class SocketDriver:
+    """The driver as a rank of the local executor sees it: requests over a connection that is opened when first needed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection = _DriverConnection(address, _CALLS)
+        self._sending = threading.Lock()
+
+    def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
+        """Send a request and return its answer. An error that the driver raises is raised here.
+
+        Raises:
+            DriverSilent: there was no connection for `patience_s` seconds.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            with self._sending:
+                answer = self._connection._request((question, args))
+                if answer is None:
+                    self._connection = _DriverConnection(self._address, _CALLS)
+            if answer is not None:
+                break
+            if time.monotonic() + _PAUSE_S > deadline:
+                raise DriverSilent("the driver cannot be reached")
+            time.sleep(_PAUSE_S)
+        done, value = answer
+        if not done:
+            raise value
+        return value
+
+    def object(self, segment_id: str, stored: Any) -> Any:
+        """Return a new copy of a stored object, from its file, which is on this machine or at a URI."""
+        return stored.load()
 
 
 # Messages are plain tuples: a frozen dataclass with slots takes ten times as long to unpickle.

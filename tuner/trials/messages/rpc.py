@@ -1,9 +1,9 @@
-"""Calls of the driver's actor by a rank."""
+"""Requests of a rank to the driver: by calls of the driver's actor, or over a socket."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from tuner.errors import DriverSilent
 
@@ -11,11 +11,50 @@ _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
+class DriverLink(Protocol):
+    """The driver, as a rank sees it."""
+
+    def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
+        """Call a method of `launch.Driver` and return its answer. The method may run more than once.
+
+        Raises:
+            DriverSilent: the driver could not be reached for `patience_s` seconds.
+        """
+
+    def object(self, segment_id: str, stored: Any) -> Any:
+        """Return an object that was stored with the training code, see `objects.Stored`."""
+
+
+class RayDriver:
+    """The driver as a Ray actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
+        """Call a method of the actor. An error that the method raises is raised here.
+
+        If Ray cannot reach the actor for a while (`ActorUnavailableError`: a connection broke, but the actor is alive),
+        call again.
+        """
+        import ray
+
+        try:
+            return ask(getattr(self._actor, question), *args, patience_s=patience_s)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+
+    def object(self, segment_id: str, stored: Any) -> Any:
+        """Return the object from Ray's object store."""
+        import ray
+
+        return ray.get(self.ask("object", segment_id, stored)[0])
+
+
 def ask(method: Any, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
     """Call a method of an actor and return its answer.
 
-    If Ray cannot reach the actor for a while (`ActorUnavailableError`: a connection broke, but the actor is alive),
-    call again, for up to `patience_s` seconds, then raise DriverSilent. The method may therefore run more than once.
+    If Ray cannot reach the actor for a while, call again, for up to `patience_s` seconds, then raise DriverSilent.
     """
     import ray
 

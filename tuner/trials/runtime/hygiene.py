@@ -80,7 +80,7 @@ class Baseline:
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        gc.collect()  # ends data loaders and pools that are no longer referenced
+        gc.collect()  # this ends data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
         return self._leftovers() or self._restore_torch()

@@ -2,8 +2,8 @@
 
 The log file is the buffer: once a second a thread checks the size of the file and sends what the driver does not have
 yet. It never holds up training. If it falls behind, it skips what is between the head of the log and its newest
-part. At the end, it sends as much of that as is kept. If the process dies first, the driver host reads the rest
-from the file.
+part. At the end, it sends the skipped part, as far as the limit of the log allows. If the process dies first, the driver
+host reads the rest from the file.
 
 Short trials follow one another within milliseconds. So the process has one such thread for all its segments, and a short
 rest of a log goes to the driver with the rank's result.
@@ -28,7 +28,7 @@ NEWEST_BYTES = 256 << 10
 REST_BYTES = 16 << 10
 """The longest rest of a log that goes with the result of the rank."""
 _CHUNKS_AT_ONCE = 4
-_ATTEMPTS = 3  # to send the rest at the end
+_ATTEMPTS = 3  # attempts to send the rest at the end
 
 Send = Callable[[str, Sequence[LogChunk]], None]
 """Deliver chunks of a segment's logs, and return once the driver has stored them."""
@@ -43,7 +43,7 @@ class LogShipper:
         self._sent: list[Range] = []
         self._sending = threading.Lock()
         self._finished = False
-        self._attempts = 0  # to send the rest
+        self._attempts = 0  # how often sending the rest has failed
         self._done = threading.Event()
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class LogShipper:
             while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
                 self._send(self._segment_id, batch)
                 self._sent = merged([*self._sent, *((chunk.start, chunk.end) for chunk in batch)])
-        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # these are never needed again
+        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # these ranges are never needed again
         if finished:
             self._send(self._segment_id, [LogChunk.of(self._rank, size, b"", time.time())])
 

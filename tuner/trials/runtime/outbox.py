@@ -43,7 +43,7 @@ class Outbox:
         self._closed = self._ended = False
         self._thread: threading.Thread | None = None
         self._error: ReportsLost | None = None
-        self.answered_at = time.monotonic()  # when the driver last had what was sent
+        self.answered_at = time.monotonic()  # when the driver last acknowledged reports
 
     @property
     def waits(self) -> bool:
@@ -58,7 +58,7 @@ class Outbox:
         if self._thread is None:
             thread = threading.Thread(target=self._send_regularly, name="tuner-outbox", daemon=True)
             thread.start()
-            self._thread = thread  # only now: a thread that could not be started cannot be joined
+            self._thread = thread  # set only after the start: a thread that could not be started cannot be joined
         if message.report_no <= self._wanted:
             self._hurry.set()
 

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -84,3 +86,18 @@ def oom_kills() -> int:
     except OSError:
         pass
     return total
+
+
+def memory_used() -> float:
+    """Return the part of the memory of this machine, or of the container if that has a limit, that is in use."""
+    memory = psutil.virtual_memory()
+    part = 1.0 - float(memory.available) / float(memory.total)
+    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups of version 2
+        limit = int((_CGROUP / "memory.max").read_text())
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        cached = int(dict(line.split() for line in lines)["inactive_file"])
+        part = max(part, (int((_CGROUP / "memory.current").read_text()) - cached) / limit)
+    return part
+
+
+_CGROUP = Path("/sys/fs/cgroup")

@@ -1,10 +1,12 @@
-"""One rank: the Ray actor that runs training functions, one segment after another, in a process that stays warm."""
+"""One rank: it runs training functions, one segment after another, in a process that stays warm.
+
+`tuner.trials.runtime.ray_rank` makes it a Ray actor, and `tuner.trials.runtime.local_rank` a plain process of this machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import os
 import random
 import secrets
@@ -19,23 +21,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import ray
-
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
-from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.checkpoints.saver import Saver, answer_notes
+from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, Resend
+from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
-from tuner.trials.messages.rpc import ask
+from tuner.trials.messages.rpc import DriverLink
 from tuner.trials.runtime import directories, rendezvous
 from tuner.trials.runtime.calling import call
 from tuner.trials.runtime.code import load, resolve
@@ -80,15 +80,26 @@ class _Segment:
                 self.ended.set()
 
 
-class Rank:
-    """The actor of one rank.
+CONTROL = ("hold", "release", "progress", "stacks", "usage")
+"""The methods of a rank that answer while training runs. Its other methods run one after another."""
 
-    Methods without a concurrency group run one after another. Those of the group "control" answer while training
-    runs.
+
+class Rank:
+    """One rank. A subclass says where it runs.
+
+    Args:
+        driver: sends requests to the driver.
+        wants_torch: import torch at once, beside what else has to be done.
+        report_address: where the driver listens for reports and logs; None if they go by `driver`.
+        log_limit: how much of each log is sent to the driver; None if nothing is sent.
     """
 
     def __init__(
-        self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
+        self,
+        driver: DriverLink,
+        wants_torch: bool,
+        report_address: Address | None = None,
+        log_limit: LogLimit | None = None,
     ) -> None:
         self._driver = driver
         self._reports = ReportClient(report_address, self._report)
@@ -121,19 +132,46 @@ class Rank:
         else:
             on_import("torch", rendezvous.give_way)
 
+    # -- where it runs
+
+    def node(self) -> str | None:
+        """Return the id of the node whose disk this rank has; None if there is only one machine."""
+        return None
+
+    def ip(self) -> str:
+        """Return the address at which other ranks reach this one."""
+        return "127.0.0.1"
+
+    def gpus(self) -> tuple[str, ...]:
+        """Return the GPUs that belong to this rank."""
+        return ()
+
+    def bring(self) -> Bring | None:
+        """Return the function that moves files here from the disk of another node, if there may be other nodes."""
+        return None
+
+    def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
+        """Return the checkpoint to start from. It may be on the disk of another node."""
+        return Checkpoint(info.uri, info=info)
+
+    def unpacked(self, code: Any) -> bytes:
+        """Return the pickled function from what the driver has sent."""
+        assert isinstance(code, bytes)
+        return code
+
     # -- one after another
 
     def hello(self, of_many: bool) -> WorkerMetadata:
-        ip = ray.util.get_node_ip_address()
+        ip = self.ip()
         token = secrets.token_bytes(16)
         if of_many:
             self._channel_server = ChannelServer(ip, token)
         return WorkerMetadata(
-            node=ray.get_runtime_context().get_node_id(),
+            node=self.node() or socket.gethostname(),
             host=socket.gethostname(),
             ip=ip,
             pid=os.getpid(),
-            gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
+            gpus=self.gpus(),
             channel_address=self._channel_server.address if self._channel_server is not None else None,
             token=token,
             oom_kills=oom_kills(),
@@ -146,7 +184,7 @@ class Rank:
             if assignment is not None:
                 self._take(assignment)
             if code is not None:
-                self._codes = {launch.code.hash: code if isinstance(code, bytes) else ray.get(code)}
+                self._codes = {launch.code.hash: self.unpacked(code)}
             if reason := self._why_not(launch):
                 return NotReusable(reason)
             assert self._assignment is not None
@@ -201,7 +239,6 @@ class Rank:
 
     # -- while training runs
 
-    @ray.method(concurrency_group="control")
     def hold(self, segment_id: str, interrupt: str) -> int | None:
         """Hold the next report, see `Session.hold`.
 
@@ -210,13 +247,11 @@ class Rank:
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
 
-    @ray.method(concurrency_group="control")
     def release(self, segment_id: str, interrupt: str, milestone: int | None) -> None:
         running = self._session_of(segment_id)
         if running is not None:
             running.release(interrupt, milestone)
 
-    @ray.method(concurrency_group="control")
     def progress(self) -> Progress | None:
         segment = self._segment
         if segment is None or segment.ended.is_set():
@@ -230,7 +265,6 @@ class Rank:
             waits = waits or segment.outbox.waits
         return Progress(running.count, idle, waits, running.saving)
 
-    @ray.method(concurrency_group="control")
     def stacks(self) -> str:
         """Return the Python stacks of this process, the training thread first."""
         training = (
@@ -244,7 +278,6 @@ class Rank:
             if not names.get(ident, "").startswith(("ray_", "tuner-"))
         )
 
-    @ray.method(concurrency_group="control")
     def usage(self) -> dict[str, float]:
         """Return the CPU, memory and GPU use of this rank now, see `usage`. CPU time counts from the segment's start."""
         segment = self._segment
@@ -286,7 +319,7 @@ class Rank:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
         os.environ.update({name: str(value) for name, value in environment.items()})
         if assignment.nodes > 1:
-            rendezvous.choose_interface(ray.util.get_node_ip_address())
+            rendezvous.choose_interface(self.ip())
         if self._importing is not None:
             self._importing.join()
         self._baseline = Baseline()
@@ -313,7 +346,7 @@ class Rank:
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         self._modules.note()
-        checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
+        checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:
@@ -335,8 +368,8 @@ class Rank:
             rank=assignment.rank,
             world_size=assignment.world_size,
             server=self._channel_server,
-            node=_node(),
-            bring=transfer.bring,
+            node=self.node(),
+            bring=self.bring(),
             durable=launch.durable,
             committed=lambda info: self._committed(launch, outbox, info),
         )
@@ -472,17 +505,17 @@ class Rank:
         segment.overstay.start()
 
     def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
+        answer: Verdict | Resend | None = self._driver.ask("report", segment_id, reports, patience_s=0.0)
         return answer  # the outbox tries again
 
     def _send_log(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        ask(self._driver.take_logs, segment_id, chunks, patience_s=0.0)  # the shipper tries again
+        self._driver.ask("take_logs", segment_id, chunks, patience_s=0.0)  # the shipper tries again
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
         """Tell the driver of a checkpoint, once the driver has the report that the checkpoint belongs to."""
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
-        ask(self._driver.checkpoint, launch.segment_id, info)
+        self._driver.ask("checkpoint", launch.segment_id, info)
 
     def _saver_of(self, segment_id: str) -> Saver | None:
         segment = self._segment
@@ -491,18 +524,6 @@ class Rank:
     def _session_of(self, segment_id: str) -> Session | None:
         segment = self._segment
         return segment.session if segment is not None and segment.launch.segment_id == segment_id else None
-
-
-def _checkpoint(info: CheckpointInfo) -> Checkpoint:
-    node = info.node
-    if node is None or node == _node():
-        return Checkpoint(info.uri, info=info)
-    return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, node))
-
-
-def _node() -> str:
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
 
 
 class _Sender:
@@ -526,7 +547,7 @@ class _ChannelPeers:
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
-        """Yield what has already arrived for this segment.
+        """Yield the messages for this segment that have already arrived.
 
         Drop what is left of earlier segments: nobody reads it any more, and a full socket would make rank 0 wait.
         """
@@ -550,7 +571,7 @@ class _ChannelPeers:
         self._channel_server.broadcast(("report", self._segment))
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the next announcement. A verdict that has arrived stays for `take`, and so does all behind it."""
+        """Return the next announcement. A verdict that has arrived stays for `take`, and so do all messages after it."""
         if self._over:
             return "ended"
         assert self._channel_client is not None
@@ -620,7 +641,7 @@ def _cause(error: BaseException) -> str:
         return "disk_lost" if error.node is not None else "checkpoint_lost"
     if isinstance(error, ReportsLost | DriverSilent):
         return "driver_lost"
-    if isinstance(error, ray.exceptions.ActorUnavailableError):
+    if isinstance(error, unavailable_errors()):
         return "actor_unavailable"
     if isinstance(error, CheckpointUnreachable):
         return "checkpoint_unreachable"

@@ -7,14 +7,14 @@ from typing import Any
 
 from tuner.trials.checkpoints import objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.messages.rpc import ask
+from tuner.trials.messages.rpc import DriverLink
 from tuner.trials.training.session import OutsideTrial
 
 
 class DriverCalls:
     """The calls that one rank makes to the driver about its segment. All ranks that ask the same get the same answer."""
 
-    def __init__(self, driver: Any, segment_id: str) -> None:
+    def __init__(self, driver: DriverLink, segment_id: str) -> None:
         self._driver, self._segment = driver, segment_id
 
     def draw(self, name: str, distribution: str) -> Any:
@@ -30,18 +30,11 @@ class DriverCalls:
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:
-        """Return an object that was stored with the training code, from Ray's object store."""
-        import ray
-
-        return ray.get(self._ask("object", stored)[0])
+        """Return an object that was stored with the training code."""
+        return self._driver.object(self._segment, stored)
 
     def _ask(self, question: str, *args: Any) -> Any:
-        import ray
-
-        try:
-            return ask(getattr(self._driver, question), self._segment, *args)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+        return self._driver.ask(question, self._segment, *args)
 
 
 _here: DriverCalls | None = None
@@ -54,7 +47,7 @@ def here() -> DriverCalls:
     return _here
 
 
-def open_for(driver: Any, segment_id: str) -> Callable[[], None]:
+def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
     """Let the training code in this process call `driver` about this segment.
 
     Return a function that ends this.

@@ -10,7 +10,7 @@ from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
 LONGEST = 1 << 20
-"""A longer line is not read."""
+"""The length of the longest line that is read."""
 
 
 class MetricLines:

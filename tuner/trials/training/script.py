@@ -55,7 +55,7 @@ class Script:
     """A script with the arguments of its trials.
 
     path: where the script is. Workers without that file run `source`. arguments: templates, such as ``--lr`` and ``{lr}``.
-    pattern: how metrics are read from stdout; None: by default, unless the script imports tuner, and then reports by itself.
+    pattern: how metrics are read from stdout; None: by default, or not at all if the script imports tuner.
     grace_s: how long a script may take to end after it has been told to.
     """
 
@@ -135,13 +135,13 @@ class _SaveFailed(ValueError):
 
 
 class _Run:
-    """One process of a script. Threads read what it says; the training thread acts on it, in order."""
+    """One process of a script. Threads read its messages; the training thread acts on them, in order."""
 
     def __init__(self, script: Script, running: Session, folder: str, command: list[str]) -> None:
         self._script, self._session, self._folder, self._command = script, running, folder, command
         self._name = os.path.basename(script.path)
         self._lines = MetricLines(script.metric, script.pattern)
-        # What happens, in its order: metrics of a line, a request, or None once the process has ended.
+        # The messages in their order: metrics of a line, a request, or None once the process has ended.
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
@@ -193,7 +193,7 @@ class _Run:
     # -- on the training thread
 
     def _follow(self) -> None:
-        """Act on what the script says until it has ended, and, if rank 0 reads lines for all, until rank 0 has."""
+        """Act on the script's messages until it has ended. If rank 0 reads lines for all, also wait until rank 0 has ended."""
         mirrors = self._session.context.world_rank > 0
         while True:
             try:
@@ -221,7 +221,7 @@ class _Run:
         return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
 
     def _answer(self, asked: _Asked) -> None:
-        """Answer a request. A mistake in it is the script's; any other error is raised here, too."""
+        """Answer a request. Send an error to the script, and also raise it here unless it is a mistake in the request."""
         try:
             _send(asked.connection, ("answer", self._reply(asked)))
         except LeaveTrial as leave:
@@ -261,7 +261,7 @@ class _Run:
         return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
 
     def _saver(self, connection: Connection) -> Callable[[str], None]:
-        """Return what has the script fill a directory. It may be called in this report or in a later one."""
+        """Return a function that makes the script fill a directory. It may be called in this report or in a later one."""
 
         def save(directory: str) -> None:
             try:
@@ -363,7 +363,7 @@ def _ignore(line: str) -> None:
 def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
     """Copy whole lines to the rank's log, so that those of stdout and stderr do not mix, and hand them over."""
     for line in _lines(source):
-        with contextlib.suppress(OSError):  # a full disk does not end the training
+        with contextlib.suppress(OSError):  # a full disk must not end the training
             os.write(target, line)
         take(line.decode(errors="replace").rstrip("\r\n"))
 

@@ -51,7 +51,7 @@ class Context:
     seed: int = 0
     start_iteration: int = 0  # the training_iteration of the checkpoint that this run starts from
     devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
-    resources: Mapping[str, float] = field(default_factory=dict)  # of each rank, for example {"CPU": 1.0}
+    resources: Mapping[str, float] = field(default_factory=dict)  # the resources of each rank, for example {"CPU": 1.0}
     log_file: str = ""
     trial_dir: str = ""  # this rank's own directory; the same in each segment of the trial on this node
 
@@ -194,7 +194,7 @@ class Session:
         self._holds: set[str] = set()  # interrupts whose milestone is not known yet
         self._released: set[str] = set()  # interrupts that are over
         self._interrupts: set[int] = set()  # milestones of users' commands, beside the scheduler's
-        self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and what it said
+        self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
         self.as_value = False  # the only report is the function's return value
@@ -220,7 +220,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and keep it for the decision log. An empty one is none."""
+        """Print a warning, and keep it for the decision log. Ignore an empty one."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -430,7 +430,7 @@ def current() -> Session | None:
 
 
 RANK_PROCESS = "_TUNER_RANK_PROCESS"
-"""Set in the environment of ranks, and thereby of all processes that a rank starts."""
+"""A variable in the environment of ranks, and so of all processes that a rank starts."""
 
 
 @dataclass(slots=True)

@@ -1858,6 +1858,11 @@ export interface components {
              */
             gpu_hours: number;
             /**
+             * Gpu Hours Saved
+             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             */
+            gpu_hours_saved: number;
+            /**
              * Cpu Hours
              * @description CPU hours that its trials have held, as of its newest event
              */
@@ -3191,6 +3196,11 @@ export interface components {
              * @description the only project that the caller sees; null: all
              */
             project: string | null;
+            /**
+             * Sign In Url
+             * @description where a browser signs in with the organization's provider; null: there is none
+             */
+            sign_in_url: string | null;
         };
         /** Share */
         Share: {
@@ -4175,6 +4185,13 @@ export interface components {
              */
             scope: "all" | "last";
             /**
+             * Executor
+             * @description where trials run: on Ray, or in processes of this machine, one for each trial, without Ray
+             * @default ray
+             * @enum {string}
+             */
+            executor: "ray" | "local";
+            /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
              * @default null
@@ -4596,7 +4613,7 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4626,7 +4643,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;

@@ -37,7 +37,7 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
 
 
 def after_takeover(experiment: State) -> list[Decision]:
-    """Decide what becomes of the trials that ran or were about to run under the driver before."""
+    """Decide about the trials that ran, or were about to run, under the driver before."""
     decisions: list[Decision] = []
     for trial in experiment.trials:
         waits = trial.state in (TrialState.PENDING, TrialState.RUNNING)

@@ -1,0 +1,91 @@
+"""Trials in processes of this machine, without Ray. Each trial is one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from tuner.domain.experiment import Scaling
+from tuner.domain.segments import CheckpointInfo
+from tuner.driver.hosts.executor import GroupOptions
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.groups.local_pool import LocalPool
+from tuner.trials.groups.local_ranks import RankServer
+from tuner.trials.groups.manager import GroupManager
+
+
+class LocalExecutor:
+    """Processes of this machine, see `Executor`.
+
+    Args:
+        server: starts the processes. It may have started some already.
+        cpus: how many CPUs all trials together may hold.
+    """
+
+    name: Literal["ray", "local"] = "local"
+    own_process = False
+    node: str | None = None
+
+    def __init__(self, server: RankServer, cpus: float) -> None:
+        self._server, self.cpus = server, cpus
+        self._pool: LocalPool | None = None
+
+    def listen_at(self) -> str:
+        """Return the loopback address."""
+        return "127.0.0.1"
+
+    def groups(self, options: GroupOptions) -> GroupManager:
+        """Return groups of one process each."""
+        assert options.report_address is not None
+        self._pool = LocalPool(
+            self.cpus,
+            options.report_address,
+            self._server,
+            log_limit=options.log_limit,
+            standing=options.standing,
+        )
+        return GroupManager(self._pool, logs=options.logs)
+
+    def clean_up(self) -> None:
+        """Do nothing: processes end with the host that has started them."""
+
+    def capacity(self, scaling: Scaling) -> int | None:
+        """Return how many processes with so many CPUs this machine holds at once, at least one."""
+        each = scaling.bundle().get("CPU", 0.0)
+        return max(1, int((self.cpus + 1e-9) // each)) if each else None
+
+    async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
+        """Return this machine in the form that Ray gives a node."""
+        held = sum(one.bundle.get("CPU", 0.0) for one in self._pool.held()) if self._pool is not None else 0.0
+        name = socket.gethostname()
+        node = {"NodeID": name, "NodeManagerHostname": name, "NodeManagerAddress": "127.0.0.1", "Alive": True}
+        return [{**node, "Resources": {"CPU": self.cpus}, "Labels": {}}], {"CPU": self.cpus - held}
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run the function in a thread here."""
+        return await asyncio.to_thread(function, *args)
+
+    def share(self, value: Any) -> Any:
+        """Return the value: it is sent to each process once."""
+        return value
+
+    def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        """Run the function in a helper process."""
+        assert self._pool is not None
+        return self._pool.offload(sys_path, function, *args)
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Delete it from this machine or its storage. What another node has stays there."""
+        if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
+            await asyncio.to_thread(checkpoints.delete, info.uri)
+
+
+def cpus_here() -> int:
+    """Return how many CPUs this process may use."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1

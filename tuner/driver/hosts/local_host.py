@@ -1,0 +1,181 @@
+"""The driver host of the local executor: a thread of the script, kept between its calls.
+
+What it needs is started side by side: `start_ahead` starts processes for trials while the script still checks its arguments
+and opens the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tuner.driver.hosts.host import Host
+from tuner.driver.hosts.local_executor import LocalExecutor, cpus_here
+from tuner.driver.hosts.needs import of_database, of_workers
+from tuner.settings import Settings
+from tuner.trials.groups.local_ranks import RankServer
+
+T = TypeVar("T")
+
+_CLOSE_S = 20.0
+
+
+class LocalHost:
+    """A driver host and its event loop, in a thread."""
+
+    def __init__(self, settings: Settings, server: RankServer) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tuner-driver", daemon=True)
+        self._thread.start()
+        self._host = self._call(_new_host(settings, server)).result()
+
+    def start(self) -> None:
+        """Start to renew leases and to look for commands. Safe to repeat."""
+        self._call(self._host.start()).result()
+
+    def drive(self, public_id: str, executor: str) -> Future[str]:
+        """Drive an experiment until it has ended or is paused; the future has its state.
+
+        executor: where its trials run and why, for the log.
+        """
+        return self._call(self._host.drive(public_id, executor))
+
+    def poke(self) -> None:
+        """Look for new commands now."""
+        self._call(self._host.poke())
+
+    def rest(self) -> None:
+        """Release the database. Idle processes stay for a while."""
+        self._call(self._host.rest(True)).result(_CLOSE_S)
+
+    def close(self) -> None:
+        """End everything, and leave experiments as they are."""
+        with contextlib.suppress(Exception):
+            self._call(self._host.close()).result(_CLOSE_S)
+        self.kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+
+    def kill(self) -> None:
+        """End the processes of the trials now."""
+        self._server.kill()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _new_host(settings: Settings, server: RankServer) -> Host:
+    return Host(settings, f"local-{os.getpid()}", LocalExecutor(server, cpus_here()))
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    host: LocalHost
+    needs: tuple[Any, ...]  # a call can use it only if its needs are the same
+    users: int = 0
+
+
+_kept: _Kept | None = None
+_ahead: tuple[RankServer, tuple[Any, ...]] | None = None
+_lock = threading.RLock()
+_pid = os.getpid()
+
+
+def start_ahead(settings: Settings, count: int) -> None:
+    """Start the server of the processes, and `count` of them, unless a host is kept that has them."""
+    global _ahead
+    with _lock:
+        if _ahead is None and not (_kept is not None and _kept.needs == _needs(settings)):
+            _ahead = RankServer(min(count, cpus_here())), of_workers()
+
+
+@contextlib.contextmanager
+def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
+    """Provide a driver host for the length of a `with` block: the kept one, or a new one.
+
+    keep: whether the next call may use the host. It may not after an exception.
+    """
+    kept = _take(settings)
+    try:
+        yield kept.host
+    except BaseException:
+        _give_back(kept, keep=False)
+        raise
+    _give_back(kept, keep)
+
+
+def shutdown() -> None:
+    """End what was kept for later calls: the driver host and idle processes."""
+    global _kept, _ahead
+    with _lock:
+        kept, _kept = _kept, None
+        ahead, _ahead = _ahead, None
+        if os.getpid() != _pid:
+            return  # a fork: what is kept belongs to its parent
+        if ahead is not None:
+            ahead[0].kill()
+        if kept is not None and not kept.users:
+            kept.host.close()
+
+
+def _take(settings: Settings) -> _Kept:
+    global _kept, _ahead, _pid
+    with _lock:
+        if os.getpid() != _pid:  # a fork has no thread of its parent
+            _kept, _ahead, _pid = None, None, os.getpid()
+        kept = _kept
+        if kept is None or kept.needs != _needs(settings):
+            if kept is not None and not kept.users:
+                _kept = None
+                kept.host.close()
+            ahead, _ahead = _ahead, None
+            if ahead is not None and ahead[1] != of_workers():
+                ahead[0].kill()
+                ahead = None
+            kept = _Kept(LocalHost(settings, ahead[0] if ahead is not None else RankServer()), _needs(settings))
+            if _kept is None:  # otherwise another thread uses the kept one, and the new one is for this call only
+                _kept = kept
+        kept.users += 1
+    kept.host.start()
+    return kept
+
+
+def _give_back(kept: _Kept, keep: bool) -> None:
+    global _kept
+    with _lock:
+        kept.users -= 1
+        if not keep and kept is _kept:
+            _kept = None
+        if kept.users:
+            return
+        if kept is _kept:
+            try:
+                kept.host.rest()
+            except Exception:
+                _kept = None
+        if kept is not _kept:
+            kept.host.close()
+
+
+def _needs(settings: Settings) -> tuple[Any, ...]:
+    return settings, of_database(settings.database_url), *of_workers()
+
+
+def _at_exit() -> None:
+    """End the processes at once: threads of pools have ended by now, so the host cannot be closed in order."""
+    if os.getpid() == _pid:
+        if _ahead is not None:
+            _ahead[0].kill()
+        if _kept is not None:
+            _kept.host.kill()
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,34 @@
+"""What a call of a script needs of a host that was kept from an earlier one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_OF_LIBRARIES = frozenset(
+    {
+        "KMP_DUPLICATE_LIB_OK",  # scikit-learn
+        "KMP_INIT_AT_FORK",
+        "PYTEST_CURRENT_TEST",  # another one for each test
+        "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
+        "TF2_BEHAVIOR",  # TensorFlow
+        "TORCHINDUCTOR_CACHE_DIR",  # torch
+        "TPU_ML_PLATFORM",  # TensorFlow, JAX
+    }
+)
+"""Variables that libraries set when they are imported, also on the workers. If they change, the same workers can be used."""
+
+
+def of_workers() -> tuple[Any, ...]:
+    """Return what workers inherit from this process: its environment variables and `sys.path`."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
+
+
+def of_database(url: str) -> tuple[int, int] | None:
+    """Return the identity of an SQLite file. A file that was deleted and created again has another one."""
+    try:
+        found = os.stat(url.removeprefix("sqlite:///"))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

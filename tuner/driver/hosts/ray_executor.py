@@ -1,0 +1,86 @@
+"""Trials on Ray: worker groups are placement groups, and the host is an actor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import ray
+
+from tuner.domain.experiment import Scaling
+from tuner.domain.segments import CheckpointInfo
+from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans
+from tuner.driver.hosts.executor import GroupOptions
+from tuner.trials.checkpoints import checkpoints, transfer
+from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Pool
+from tuner.trials.messages.tasks import on_node
+
+
+class RayExecutor:
+    """The cluster that the process of the host belongs to, see `Executor`."""
+
+    name: Literal["ray", "local"] = "ray"
+    own_process = True
+
+    @property
+    def node(self) -> str:
+        """Return Ray's id of the node that this runs on."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
+
+    def listen_at(self) -> str:
+        """Return the address of the node."""
+        ip: str = ray.util.get_node_ip_address()
+        return ip
+
+    def groups(self, options: GroupOptions) -> GroupManager:
+        """Return groups whose ranks report to this actor."""
+        pool = Pool(
+            ray.get_runtime_context().current_actor,
+            name=options.name,
+            report_address=options.report_address,
+            reserve_after_s=options.reserve_after_s,
+            log_limit=options.log_limit,
+            standing=options.standing,
+            preempt_after_s=options.preempt_after_s,
+        )
+        return GroupManager(pool, logs=options.logs)
+
+    def clean_up(self) -> None:
+        """Remove the placement groups of driver hosts that have died."""
+        remove_orphans()
+
+    def capacity(self, scaling: Scaling) -> int | None:
+        """Return how many worker groups of this kind the cluster holds at once, at least one."""
+        return capacity(scaling)
+
+    async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
+        """Return the nodes of the cluster, and what is free."""
+        nodes, available = await asyncio.gather(
+            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
+        )
+        return nodes, available
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function as a task on another node, or in a thread here."""
+        if node != self.node and node in await asyncio.to_thread(living_nodes):
+            return await on_node(node, function, *args)
+        return await asyncio.to_thread(function, *args)
+
+    def share(self, value: Any) -> Any:
+        """Put the value into Ray's object store."""
+        return ray.put(value)
+
+    def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        """Run the function as a task that needs no CPU. Workers have the `sys.path` of the script."""
+        result: Awaitable[Any] = ray.remote(num_cpus=0)(function).remote(*args)
+        return result
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Delete it here, or on the node that has it."""
+        if info.node in (None, self.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
+            await asyncio.to_thread(checkpoints.delete, info.uri)
+        else:
+            await transfer.delete(info.uri, info.node)

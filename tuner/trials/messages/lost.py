@@ -1,0 +1,44 @@
+"""Errors of worker processes: they could not be started, died, or could not be reached for a moment.
+
+Ranks on Ray raise Ray's errors, and ranks of the local executor those of this module. The functions below return both, for
+`except` clauses, without importing Ray.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tuner.errors import PlacementError
+
+
+class NoRoom(PlacementError):
+    """The cluster could hold the group, but was occupied for too long. Another attempt may find room."""
+
+
+class LostAtStart(PlacementError):
+    """Workers, or their node, died while they were being started. Another attempt may succeed."""
+
+
+class RankLost(Exception):
+    """A worker process of the local executor has ended.
+
+    Attributes:
+        status: its exit code, or the negative number of the signal that ended it; None if that is not known.
+        killed_for: why the executor killed it: "memory", or "" if it did not.
+    """
+
+    def __init__(self, status: int | None, killed_for: str = "") -> None:
+        super().__init__(f"the process has ended with status {status}")
+        self.status, self.killed_for = status, killed_for
+
+
+def lost_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors of a call to a rank whose process is gone or out of reach."""
+    ray = sys.modules.get("ray")
+    return (RankLost,) if ray is None else (RankLost, ray.exceptions.RayError)
+
+
+def unavailable_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors of a call to a process that is alive and could not be reached for a moment."""
+    ray = sys.modules.get("ray")
+    return () if ray is None else (ray.exceptions.ActorUnavailableError,)

@@ -1,0 +1,173 @@
+"""A rank as a plain process of this machine, forked from a small server that has imported what every rank needs.
+
+The driver starts the server (`python -m tuner.trials.runtime.local_rank`) and asks it for processes. The server has one
+thread and imports nothing of the user's, so a fork is safe and takes milliseconds. It also notices how each process ends.
+
+Nothing outlives the driver: the server ends when the driver does, and each rank is killed by the kernel, or by itself, when
+the server ends. What a rank has started is in its process group and is killed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pickle
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+from tuner.trials.messages.channel import Link, PeerLost
+from tuner.trials.messages.report_socket import SocketDriver
+from tuner.trials.runtime.worker import CONTROL, Rank
+
+LOOK_S = 0.5
+"""How often the server checks that the driver lives, besides noticing a closed connection at once."""
+_PR_SET_PDEATHSIG = 1
+
+# -- a rank ----------------------------------------------------------------------------------------------------------------
+
+
+def serve(link: Link) -> None:
+    """Carry out what the driver asks for, until the connection is closed. The first message has the rank's arguments.
+
+    Calls of the methods in `CONTROL` are answered by a thread of their own, and all others one after another by the main
+    thread, so that modules are imported there. "run" calls a function that comes with the call.
+    """
+    try:
+        address, log_limit = link.receive()
+        rank = Rank(SocketDriver(address), False, address, log_limit)
+    except PeerLost:
+        return
+    calls: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(link, rank, calls), name="tuner-calls", daemon=True).start()
+    while True:
+        _answer(link, rank, *calls.get())
+
+
+def _receive(link: Link, rank: Rank, calls: queue.SimpleQueue[tuple[int, str, Any]]) -> None:
+    try:
+        while True:
+            number, method, arguments = link.receive()
+            if method in CONTROL:
+                threading.Thread(
+                    target=_answer, args=(link, rank, number, method, arguments), name="tuner-control", daemon=True
+                ).start()
+            else:
+                calls.put((number, method, arguments))
+    finally:  # the driver is gone
+        os.killpg(0, signal.SIGKILL)
+
+
+def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) -> None:
+    try:
+        if method == "run":
+            sys_path, blob = arguments
+            sys.path[:0] = [entry for entry in sys_path if entry not in sys.path]
+            function, args = pickle.loads(blob)
+            answer: tuple[int, bool, Any] = number, True, function(*args)
+        else:
+            answer = number, True, getattr(rank, method)(*arguments)
+    except BaseException as error:
+        answer = number, False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    try:
+        link.send(answer)
+    except PeerLost:
+        os.killpg(0, signal.SIGKILL)
+    except Exception as error:  # the answer cannot be pickled
+        link.send((number, False, f"{type(error).__name__}: {error}"))
+
+
+# -- the server ------------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Fork a rank for each message that brings a socket, and tell the driver of each that has ended."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    woken, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    living: set[int] = set()
+    control.sendall(b'{"ready": true}\n')
+    try:
+        while os.getppid() == parent:
+            readable, _, _ = select.select([control.fileno(), woken], [], [], LOOK_S)
+            if woken in readable:
+                os.read(woken, 4096)
+            _reap(control, living)
+            if control.fileno() in readable:
+                message, sockets, _, _ = socket.recv_fds(control, 1, 1)
+                if not message:
+                    break
+                for found in sockets:
+                    os.set_inheritable(found, False)
+                    pid = os.fork()
+                    if pid == 0:
+                        _become_rank(socket.socket(fileno=found), control, (wakeup, woken), nothing, libc)
+                    os.close(found)
+                    living.add(pid)
+                    with contextlib.suppress(OSError):
+                        os.setpgid(pid, pid)  # the rank does so, too: whoever is first
+                    control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+    except OSError:
+        pass  # the driver is gone
+    finally:
+        for pid in living:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def _reap(control: socket.socket, living: set[int]) -> None:
+    while living:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        living.discard(pid)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)  # what it has started
+        ended = {"ended": pid, "status": os.waitstatus_to_exitcode(status)}
+        control.sendall(json.dumps(ended).encode() + b"\n")
+
+
+def _become_rank(
+    connection: socket.socket, control: socket.socket, pipes: tuple[int, int], nothing: int, libc: Any
+) -> None:
+    """Turn the forked process into a rank. Does not return."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        server = os.getppid()
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != server:  # it ended before the line above
+            return
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        control.close()
+        for pipe in pipes:
+            os.close(pipe)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        os.environ["CUDA_VISIBLE_DEVICES"] = (
+            ""  # no trial here asks for a GPU, and Ray hides them from such trials, too
+        )
+        serve(Link(connection))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

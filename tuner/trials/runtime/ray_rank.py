@@ -1,0 +1,59 @@
+"""A rank as a Ray actor, on any node of the cluster."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ray
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.logs import LogLimit
+from tuner.trials.checkpoints import transfer
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.saver import Bring
+from tuner.trials.messages.report_socket import Address
+from tuner.trials.messages.rpc import RayDriver
+from tuner.trials.runtime.worker import CONTROL, Rank
+
+
+class RayRank(Rank):
+    """The actor of one rank. The methods in `CONTROL` belong to a concurrency group, so they answer while training runs."""
+
+    def __init__(
+        self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
+    ) -> None:
+        super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
+
+    def node(self) -> str:
+        """Return Ray's id of the node."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
+
+    def ip(self) -> str:
+        """Return the address of the node."""
+        ip: str = ray.util.get_node_ip_address()
+        return ip
+
+    def gpus(self) -> tuple[str, ...]:
+        """Return the GPUs that Ray has given to this actor."""
+        return tuple(str(gpu) for gpu in ray.get_gpu_ids())
+
+    def bring(self) -> Bring:
+        """Return the function that moves files here through Ray's object store."""
+        return transfer.bring
+
+    def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
+        """Return the checkpoint to start from. It is fetched if it is on the disk of another node."""
+        if info.node in (None, self.node()):
+            return Checkpoint(info.uri, info=info)
+        return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, info.node))
+
+    def unpacked(self, code: Any) -> bytes:
+        """Return the pickled function, which may be in Ray's object store."""
+        found: bytes = code if isinstance(code, bytes) else ray.get(code)
+        return found
+
+
+for _name in CONTROL:
+    setattr(RayRank, _name, ray.method(concurrency_group="control")(getattr(Rank, _name)))
