@@ -5,9 +5,9 @@ import type { XAxis } from "../api/types";
 /** A read of an experiment: a method of the Python client with its arguments, and the same as an address. */
 export interface Call {
   experiment: string;
-  method: "curves" | "trials" | "importance";
+  method: "curves" | "trials" | "importance" | "timeline";
   /** The arguments by name; those that are null keep their default. */
-  query: Readonly<Record<string, string | readonly string[] | null>>;
+  query: Readonly<Record<string, string | number | readonly string[] | null>>;
 }
 
 export function curvesCall(experiment: string, metric: string, x: XAxis): Call {
@@ -19,8 +19,12 @@ export function trialsCall(experiment: string, where: readonly string[] = [], so
   return { experiment, method: "trials", query: { sort, where: where.length > 0 ? where : null } };
 }
 
+export function timelineCall(experiment: string, first: number): Call {
+  return { experiment, method: "timeline", query: { first: first === 0 ? null : first } };
+}
+
 const given = ({ query }: Call) =>
-  Object.entries(query).filter((one): one is [string, string | readonly string[]] => one[1] !== null);
+  Object.entries(query).filter((one): one is [string, string | number | readonly string[]] => one[1] !== null);
 
 /** `service`: the address of the service, without a slash at its end. */
 export function asCurl(call: Call, service: string): string {

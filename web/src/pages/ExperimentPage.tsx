@@ -436,7 +436,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           />
         )}
         {experiment.gpu_hours > 0 && (
-          <Figure label="GPU hours" value={hours(experiment.gpu_hours)} title={gpuTitle(experiment)} />
+          <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
         )}
         <ForecastFigures experiment={experiment} />
         <Figure label="Method" value={experiment.method} />
@@ -500,11 +500,16 @@ function hours(value: number): string {
   return `${value < 1 ? Number(value.toPrecision(2)) : value < 100 ? value.toFixed(1) : Math.round(value)} h`;
 }
 
-function gpuTitle({ gpu_hours, expected_gpu_hours, limits }: Experiment): string {
+function gpuWords({ gpu_hours, gpu_hours_saved }: Experiment): string {
+  return `${hours(gpu_hours)}${gpu_hours_saved > 0 ? `, ${hours(gpu_hours_saved)} saved` : ""}`;
+}
+
+function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Experiment): string {
   const more = expected_gpu_hours !== null && expected_gpu_hours > gpu_hours;
   return [
     `${hours(gpu_hours)} used so far`,
     ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if its other trials use as many`] : []),
+    ...(gpu_hours_saved > 0 ? [`${hours(gpu_hours_saved)} saved by stopping trials early`] : []),
     ...(limits.gpu_hours ? [`at most ${hours(limits.gpu_hours)}`] : []),
   ].join("; ");
 }

@@ -80,6 +80,7 @@ export default function DecisionsTab({
   };
   return (
     <>
+      <WhatIf experiment={experiment} onSelect={onSelect} />
       <Panel
         flush
         title="Decisions"
@@ -138,7 +139,6 @@ export default function DecisionsTab({
           </p>
         )}
       </Panel>
-      <WhatIf experiment={experiment} onSelect={onSelect} />
     </>
   );
 }

@@ -3,6 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
 import type { Experiment } from "../api/types";
+import { timelineCall } from "../charts/copies";
 import { csv } from "../charts/save";
 import { byDevice, byTrial, PHASES, shares, timelineRows } from "../charts/timeline";
 import { TimelineChart } from "../charts/TimelineChart";
@@ -55,7 +56,11 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
               { value: "device", label: "by node and GPU" },
             ]}
           />
-          <SaveMenu name={`${experiment.name} timeline`} csv={() => csv(timelineRows(lanes))} />
+          <SaveMenu
+            name={`${experiment.name} timeline`}
+            csv={() => csv(timelineRows(lanes))}
+            call={timelineCall(experiment.id, first)}
+          />
         </div>
       }
     >
