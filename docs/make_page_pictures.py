@@ -32,8 +32,8 @@ from tuner.space import Space
 
 HERE = Path(__file__).parent / "pictures"
 ENDED = ("completed", "failed", "cancelled")
-SIZE = {"width": 1120, "height": 760}
-WIDTH = 840  # of the animation, in pixels
+SIZE = {"width": 1280, "height": 860}
+WIDTH = 900  # of the animation, in pixels
 MOST_FRAMES = 48
 MOST_BYTES = 1_400_000
 
@@ -79,10 +79,14 @@ def spec(trials: int) -> dict[str, Any]:
 
 
 def frames(page: Page, client: Client, experiment: str) -> list[Image.Image]:
-    """Return a picture for each change of the page, until the search ends."""
+    """Return a picture for each change of the page, from the first report until the search ends."""
     found: list[Image.Image] = []
     while True:
-        ended = client.experiment(experiment).get().state in ENDED
+        now = client.experiment(experiment).get()
+        ended = now.state in ENDED
+        if not ended and now.best is None:
+            time.sleep(0.2)
+            continue
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         if not found or ImageChops.difference(found[-1], picture).getbbox():
             found.append(picture)
