@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
@@ -65,6 +65,7 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     listening = _listen(settings.host, settings.port)
     port = listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
+    tracing.configure(settings.traces, "service", __version__)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
@@ -403,7 +404,8 @@ def _because(settings: Settings) -> str:
 
 def _check_tokens(settings: Settings, store: Store) -> None:
     """Raise SpecError if tokens are needed and nobody has one that may create others."""
-    if settings.auth == "on" and not store.access.has_admin():
+    by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
+    if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(
             f"serving on {settings.host} with tokens{_because(settings)} needs one of an admin, and there is none; "
             "create it with `tuner token create NAME --role admin`",

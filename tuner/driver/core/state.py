@@ -22,6 +22,7 @@ from tuner.domain.states import ExperimentState, SegmentState, TrialState, chang
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.standing import Standing
@@ -94,7 +95,8 @@ class State:
         self.exhausted = False  # the searcher has nothing more to propose
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
-        self.progress = Progress(spec, self.standing, self.checkpoints)
+        self.outlook = Outlook(spec)
+        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         self.unseen = (
@@ -138,7 +140,11 @@ class State:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
-        hours = {"gpu_hours": self.usage.gpu_hours(self.now), "cpu_hours": self.usage.cpu_hours(self.now)}
+        hours = {
+            "gpu_hours": self.usage.gpu_hours(self.now),
+            "gpu_hours_saved": self.usage.gpu_hours_saved(),
+            "cpu_hours": self.usage.cpu_hours(self.now),
+        }
         return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
@@ -438,6 +444,8 @@ class State:
             case d.Start():
                 return self._start(decision, seq)
             case d.Stop(trial=number):
+                trial = self.trials[number]
+                self.usage.stop(trial.running_s, trial.t, self.spec.max_t)
                 return self._end(number, _S.STOPPED, decision.reason)
             case d.Complete(trial=number):
                 return self._end(number, _S.COMPLETED, decision.reason)

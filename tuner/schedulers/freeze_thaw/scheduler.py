@@ -36,7 +36,7 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -193,7 +193,7 @@ class FreezeThawScheduler(Scheduler):
                 if math.isfinite(startup_s) and startup_s >= 0:
                     state.startups = [*state.startups, startup_s][-KEPT_TIMES:]
             case TrialReported():
-                self._reported(fact)
+                self._reported(fact, trials[fact.trial])
             case TrialEnded():
                 self._ended(fact, trials[fact.trial])
             case Fitted(payload=payload):
@@ -203,7 +203,7 @@ class FreezeThawScheduler(Scheduler):
                 state.fits += 1
                 state.ordinal += 1
 
-    def _reported(self, fact: TrialReported) -> None:
+    def _reported(self, fact: TrialReported, trial: Trial) -> None:
         state: FreezeThawState = self.state
         t, time = state.clock.get(fact.trial, (0.0, None))
         if fact.t > t:
@@ -211,13 +211,16 @@ class FreezeThawScheduler(Scheduler):
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
-        if state.best is None or fact.score > state.best:
+        excess = sum(max(0.0, c.excess(trial.last)) for c in self.context.constraints)
+        if not excess and (state.best is None or fact.score > state.best):
             state.best = fact.score
             state.records.append((state.spent, fact.score))
         index = self._passed(fact.t)
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
             state.results.append((fact.trial, index, fact.score))
+            if excess:
+                state.excess[fact.trial, index] = excess
             state.ordinal += 1
             state.held = fact.trial
         elif state.held == fact.trial:
@@ -291,7 +294,9 @@ class FreezeThawScheduler(Scheduler):
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
-        return (Pause(trial=number, reason=self._reasons.paused(fact.t, winner)),)
+        outside = "; it violates the constraints, so it counts as worse than those within them"
+        why = self._reasons.paused(fact.t, winner) + outside * (trials[number].feasible_now is False)
+        return (Pause(trial=number, reason=why),)
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
         state: FreezeThawState = self.state
@@ -366,7 +371,7 @@ class FreezeThawScheduler(Scheduler):
                 results=self._results(trials),
                 levels=np.array(self._levels),
                 theta=self._theta(),
-                best=state.best if state.best is not None else 0.0,
+                best=state.best if state.best is not None else float(self._results(trials).score.max()),
                 started=np.array(paused, dtype=np.int64),
                 held=held is not None,
                 waste=np.array(waste),
@@ -479,7 +484,9 @@ class FreezeThawScheduler(Scheduler):
         if self._cache.results is None or len(self._cache.results.slot) != len(results):
             repeats = self._repeats()
             self._cache.results = Results.of(
-                results, lambda n: self._point(trials[n]), lambda n: repeats.original(n) is not None
+                within(results, self.state.excess),
+                lambda n: self._point(trials[n]),
+                lambda n: repeats.original(n) is not None,
             )
         return self._cache.results
 
@@ -525,7 +532,7 @@ class FreezeThawScheduler(Scheduler):
         Training up to PATIENCE full trainings is not counted.
         """
         state: FreezeThawState = self.state
-        scores = [score for _, _, score in state.results if score is not None]
+        scores = [s for trial, level, s in state.results if s is not None and (trial, level) not in state.excess]
         if state.best is None or not scores or not state.spent:
             return 0.0
         near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))

@@ -12,7 +12,10 @@ class FreezeThawState:
     results: list[tuple[int, int, float | None]] = field(
         default_factory=list
     )  # trial, level index, score (None: crashed)
-    best: float | None = None  # the best score so far
+    excess: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # (trial, level index) of results that violate the constraints -> by how much
+    best: float | None = None  # the best score so far, within the constraints
     records: list[tuple[float, float]] = field(
         default_factory=list
     )  # (`spent` at that time, score) of each new best score
