@@ -10,7 +10,7 @@ from tuner.errors import SpecError
 
 
 class Choice(NamedTuple):
-    """Where trials run."""
+    """The place where trials run."""
 
     local: bool
     why: str  # for the first line of the log

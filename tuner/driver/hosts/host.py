@@ -413,10 +413,8 @@ class Host:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
-            if (
-                epoch > 1
-            ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
-                await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
+            if epoch > 1:  # an earlier driver and its ranks may have been killed
+                await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
             slots = self.executor.capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
@@ -450,6 +448,11 @@ class Host:
                 await self.write(store.drivers.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
+
+    def _sweep_checkpoints(self, driven: Driven) -> None:
+        """Delete the files of checkpoints whose reports were not committed when the ranks or the driver were killed."""
+        rows = self.store.trials.checkpoints(driven.record.id)
+        checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
 
     async def _sweep_objects(self, storage: str) -> None:
         """Delete the objects of `with_parameters` that no experiment needs any more."""

@@ -764,6 +764,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/bundles/{sha256}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether a code bundle has been uploaded. */
+        get: operations["bundles_get"];
+        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        put: operations["bundles_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster": {
         parameters: {
             query?: never;
@@ -1069,6 +1087,22 @@ export interface components {
              */
             mode: "min" | "max";
         };
+        /**
+         * Bundle
+         * @description A zip file of Python code that has been uploaded.
+         */
+        Bundle: {
+            /**
+             * Sha256
+             * @description SHA-256 of the zip file that was uploaded; a spec names it as its bundle
+             */
+            sha256: string;
+            /**
+             * Bytes
+             * @description the size of the zip file that workers get
+             */
+            bytes: number;
+        };
         /** Change */
         Change: {
             /**
@@ -1231,7 +1265,7 @@ export interface components {
         CheckpointPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["CheckpointItem"][];
             /**
@@ -1657,7 +1691,7 @@ export interface components {
         DecisionPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Decision"][];
             /**
@@ -1975,14 +2009,14 @@ export interface components {
             };
             /**
              * Search
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2061,7 +2095,7 @@ export interface components {
         ExperimentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Experiment"][];
             /**
@@ -2400,7 +2434,7 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LineageSegment"][];
             /**
@@ -2584,7 +2618,7 @@ export interface components {
         Logs: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LogItem"][];
         };
@@ -3132,7 +3166,7 @@ export interface components {
         SegmentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["SegmentItem"][];
             /**
@@ -3668,7 +3702,7 @@ export interface components {
         TrialPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Trial"][];
             /**
@@ -3717,7 +3751,7 @@ export interface components {
         Usage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["UsageSeries"][];
         };
@@ -3816,7 +3850,7 @@ export interface components {
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; only in the answer that creates it, nobody can read it again
+             * @description the key of the signatures; it is shown only in the answer to the request that creates the webhook
              */
             secret: string | null;
         };
@@ -4079,6 +4113,30 @@ export interface components {
              * @default null
              */
             function: components["schemas"]["FunctionSpec"] | null;
+            /**
+             * Command
+             * @description instead of an entrypoint: a script and its arguments, in which {lr} is the value of the parameter lr
+             * @default null
+             * @example [
+             *       "train.py",
+             *       "--lr",
+             *       "{lr}"
+             *     ]
+             */
+            command: string[] | string | null;
+            /**
+             * Metric Pattern
+             * @description a regular expression that reads metrics from what a command prints
+             * @default null
+             * @example loss: (?P<loss>[0-9.]+)
+             */
+            metric_pattern: string | null;
+            /**
+             * Bundle
+             * @description SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules
+             * @default null
+             */
+            bundle: string | null;
             /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
@@ -5077,7 +5135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5086,7 +5144,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5169,7 +5227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5178,7 +5236,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5352,7 +5410,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5361,7 +5419,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5454,7 +5512,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5463,7 +5521,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5556,7 +5614,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5565,7 +5623,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5660,7 +5718,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5669,7 +5727,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5746,7 +5804,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5755,7 +5813,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5845,7 +5903,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5854,7 +5912,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6578,7 +6636,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6587,7 +6645,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7094,7 +7152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7103,7 +7161,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7760,7 +7818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7769,7 +7827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7846,7 +7904,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7855,7 +7913,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7941,7 +7999,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7950,7 +8008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8036,7 +8094,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8045,7 +8103,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8131,7 +8189,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8140,7 +8198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8226,7 +8284,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8235,7 +8293,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8325,7 +8383,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8334,7 +8392,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8420,7 +8478,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8429,7 +8487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8515,7 +8573,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8524,7 +8582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8543,6 +8601,153 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/zip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8701,7 +8906,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8710,7 +8915,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8773,7 +8978,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8782,7 +8987,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8914,7 +9119,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8923,7 +9128,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9000,7 +9205,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9009,7 +9214,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9209,7 +9414,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9218,7 +9423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9368,7 +9573,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9377,7 +9582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9458,7 +9663,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9467,7 +9672,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9624,7 +9829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9633,7 +9838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
