@@ -36,11 +36,18 @@ def run(copy: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_file_in_the_table_exists() -> None:
-    table = (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"`((?:tuner|tests|docs|web|migrations)/[\w/.]+)`", table)
-    assert len(named) > 20
-    assert [name for name in named if not (ROOT / name).exists()] == []
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_everything_that_a_page_for_developers_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    paths = re.findall(r"[`(]((?:tuner|tests|docs|web|migrations|benchmarks)/[\w/.]*)[`)]", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    commands = re.findall(r"(?:^ {4}|`(?:\w+=\d+ )?)make ([\w-]+)", text, flags=re.MULTILINE)
+    assert [command for command in commands if command not in targets] == []
+    modules = [name.replace(".", "/") for name in re.findall(r"python -m ((?:tuner|tests|benchmarks)[\w.]*)", text)]
+    known = [name for name in modules if (ROOT / f"{name}.py").exists() or (ROOT / name / "__main__.py").exists()]
+    assert modules == known
 
 
 def test_a_limit(copy: Path) -> None:
@@ -121,7 +128,7 @@ def test_a_column_of_a_trial(copy: Path) -> None:
             store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), 0.0)
             page, total = store.trials.sorted_page(made.id, sort="-gpu_s", where=["gpu_s>1"])
             assert [trial.gpu_s for trial in page.items] == [2.5, 1.5]
-            assert schemas.Trial.of(page.items[0]).model_dump()["gpu_s"] == 2.5
+            assert schemas.Trial.of(page.items[0], made).model_dump()["gpu_s"] == 2.5
             found = create_app(Settings(), store).openapi()["components"]["schemas"]["Trial"]["properties"]
             assert found["gpu_s"]["description"] == "seconds of its GPUs"
     """

@@ -12,12 +12,17 @@ ROOT = Path(__file__).parents[1]
 
 SLOW = "importing it takes long, and most of those who import this module do not need it"
 UPWARD = "the module is in a layer above this one"
+EXTRA = "it needs an extra of the package that may not be installed"
 CIRCLE = "the two modules need each other"
 
 EVERYTHING = "*"
 
 ALLOWED: dict[str, dict[str, str]] = {
     "tuner.api": {"tuner.api.app": SLOW},
+    "tuner.api.app": {
+        "tuner.api.oidc": EXTRA,
+        "tuner.api.routes": EXTRA,
+    },
     "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
     "tuner.cli.experiments": {"tuner.client.synchronous": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},

@@ -1,7 +1,8 @@
-"""Every module of the package is in the layers that import-linter checks."""
+"""Test that every module is in the layers that import-linter checks, and that docs/architecture.md names what there is."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def layers() -> list[str]:
 
 
 def modules() -> list[str]:
-    """Every module that has code in it, apart from `tuner` itself, which names all the others."""
+    """Return every module that has code in it, apart from `tuner` itself, which names all the others."""
     found = []
     for path in sorted((ROOT / "tuner").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -28,7 +29,7 @@ def modules() -> list[str]:
 
 
 def is_placed(module: str, names: list[str]) -> bool:
-    """Say whether the module or a package that it is in has a layer, or it is only a package of modules that have one."""
+    """Return whether the module, or a package that it is in, has a layer."""
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
@@ -49,3 +50,35 @@ def test_a_module_in_no_layer_is_noticed() -> None:
     assert not is_placed("tuner.newcomer", layers())
     assert not is_placed("tuner.driver.newcomer", layers())
     assert is_placed("tuner.schedulers.newcomer", layers())
+
+
+def picture() -> list[str]:
+    """Return the modules in the picture of the layers, from top to bottom. A name without a dot may be beside another one."""
+    text = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2]
+    found = []
+    for line in re.findall(r"^    (\S.*)$", text.partition("\nEach layer")[0], flags=re.MULTILINE):
+        package = ""
+        for name in re.match(r"[\w.]+(?: {2,3}[\w.]+)*(?! \w)", line)[0].split():  # type: ignore[index]
+            beside = f"tuner.{package}.{name}"
+            is_beside = package and "." not in name and beside in layers()
+            package = name.rpartition(".")[0] if "." in name else package
+            found.append(beside if is_beside else f"tuner.{name}")
+    return found
+
+
+def test_the_picture_in_the_docs_has_the_layers_in_their_order() -> None:
+    names = layers()
+    assert len(picture()) > 40
+    assert [name for name in picture() if name not in names] == []
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    order = config["tool"]["importlinter"]["contracts"][0]["layers"]
+    levels = [next(i for i, layer in enumerate(order) if name in layer.split(" | ")) for name in picture()]
+    assert levels == sorted(levels)
+
+
+def test_the_table_of_folders_in_the_docs_has_every_package() -> None:
+    listed = re.findall(
+        r"^\| `(tuner/[\w/]+)/` \|", (ROOT / "docs" / "architecture.md").read_text(), flags=re.MULTILINE
+    )
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tuner").rglob("*.py")} - {"tuner"}
+    assert sorted(listed) == sorted(packages)

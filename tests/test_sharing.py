@@ -38,7 +38,8 @@ def filling(service: Service, name: str, steps: int, **more: Any) -> dict[str, A
 
 def test_a_trial_is_paused_for_an_urgent_experiment_and_goes_on_from_its_checkpoint(service: Service) -> None:
     low = service.post(filling(service, "low", steps=150))["id"]
-    until("a checkpoint", lambda: service.get(f"/experiments/{low}/trials")["items"][0]["checkpoint"])
+    trials = f"/experiments/{low}/trials"
+    until("a checkpoint", lambda: any(trial["checkpoint"] for trial in service.get(trials)["items"]))
     [group] = service.get("/cluster")["groups"]
     assert group["experiment_id"] == low
     assert [rank["rank"] for rank in group["ranks"]] == [0]
@@ -57,7 +58,7 @@ def test_a_trial_is_paused_for_an_urgent_experiment_and_goes_on_from_its_checkpo
     decisions = service.get(f"/experiments/{low}/decisions?page_size=100")["items"]
     why = f"to make room for experiment {urgent} (priority 10)"
     assert any(one["kind"] == "pause" and one["reason"].endswith(why) for one in decisions), decisions
-    trial = service.get(f"/experiments/{low}/trials")["items"][0]
+    trial = service.get(trials)["items"][0]
     segments = service.get(f"/trials/{trial['id']}")["segments"]
     assert [one["cause"] for one in segments] == ["start", "resume"]
     assert segments[1]["start_iteration"] > 0

@@ -403,7 +403,8 @@ def _because(settings: Settings) -> str:
 
 def _check_tokens(settings: Settings, store: Store) -> None:
     """Raise SpecError if tokens are needed and nobody has one that may create others."""
-    if settings.auth == "on" and not store.access.has_admin():
+    by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
+    if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(
             f"serving on {settings.host} with tokens{_because(settings)} needs one of an admin, and there is none; "
             "create it with `tuner token create NAME --role admin`",

@@ -11,12 +11,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.trials.checkpoints.storage import absolute
 
 
 def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:
     return field(metadata={"variable": variable, "about": about}, default=default, repr=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class OidcRule:
+    """What the members of a group of the OpenID Connect provider may do. The group ``*`` is everybody."""
+
+    group: str
+    role: Literal["viewer", "editor", "admin"]
+    project: str | None = None  # the only one that they see; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,26 @@ class Settings:
     )
     root_path: str = _setting(
         "TUNER_ROOT_PATH", "the path under which a proxy serves the service, such as /tuner", default=""
+    )
+    oidc_issuer: str | None = _setting(
+        "TUNER_OIDC_ISSUER",
+        "the OpenID Connect provider that people sign in with, as https://sso.example.com/realms/ml; needs the extra `oidc`",
+        default=None,
+    )
+    oidc_client_id: str | None = _setting(
+        "TUNER_OIDC_CLIENT_ID", "the service's client id at that provider", default=None
+    )
+    oidc_client_secret: str | None = _setting(
+        "TUNER_OIDC_CLIENT_SECRET", "its secret there; unset for a public client", default=None, shown=False
+    )
+    oidc_roles: tuple[OidcRule, ...] = _setting(
+        "TUNER_OIDC_ROLES",
+        "which group has which role, as `ml-admins=admin, vision=editor@vision, *=viewer`, where @ limits to a project and * is "
+        "everybody; the first group of the list that a person is in counts",
+        default=(),
+    )
+    oidc_groups_claim: str = _setting(
+        "TUNER_OIDC_GROUPS_CLAIM", "the claim of the ID token that has a person's groups", default="groups"
     )
     metrics: Literal["auto", "open", "off"] = _setting(
         "TUNER_METRICS",
@@ -123,6 +153,8 @@ class Settings:
         object.__setattr__(self, "home", home)
         if not self.database_url:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
+        if self.oidc_issuer is not None and not (self.oidc_client_id and self.oidc_roles):
+            raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")
         object.__setattr__(self, "storage", absolute(self.storage or home / "checkpoints"))
 
     @classmethod
@@ -227,6 +259,22 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in text.split(",") if name.strip())
 
 
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?", text):
+        raise ValueError(f"expected an address that begins with https://, got {text!r}")
+    return text
+
+
+def _rules(text: str) -> tuple[OidcRule, ...]:
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        given = re.fullmatch(rf"(.+)=(viewer|editor|admin)(?:@({PROJECT.strip('^$')}))?", part)
+        if given is None:
+            raise ValueError(f"expected GROUP=viewer, editor or admin, then @PROJECT or nothing, got {part!r}")
+        found.append(OidcRule(given[1].strip(), given[2], given[3]))  # type: ignore[arg-type]
+    return tuple(found)
+
+
 _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
@@ -236,6 +284,8 @@ _READERS: Mapping[str, Any] = {
     "log_format": _lower("text", "json"),
     "trusted_proxies": _networks,
     "root_path": _root_path,
+    "oidc_issuer": _url,
+    "oidc_roles": _rules,
     "audit_days": _days,
     "webhook_private": _flag,
     "log_days": _days,

@@ -129,7 +129,7 @@ async def test_another_service_notices_a_revoked_token_soon(
 async def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
     stranger: httpx.AsyncClient, sqlite_store: Store
 ) -> None:
-    unknown = {"required": True, "name": None, "role": None, "expires_at": None, "project": None}
+    unknown = {"required": True, "name": None, "role": None, "expires_at": None, "project": None, "sign_in_url": None}
     assert (await stranger.get(ME)).json() == unknown
     secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
     response = await stranger.post(ME, json={"token": secret})
@@ -340,7 +340,14 @@ async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_
 
 async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:
     session = (await client.get(ME)).json()
-    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None, "project": None}
+    assert session == {
+        "required": False,
+        "name": "local",
+        "role": "admin",
+        "expires_at": None,
+        "project": None,
+        "sign_in_url": None,
+    }
     assert (await client.get("/api/v1/tokens")).status_code == 200
 
 

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.store.examples import a_spec, begin
+from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app
+from tuner.domain.batch import Batch
 from tuner.driver.hosts.figures import Figures
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
@@ -57,6 +58,18 @@ async def test_experiments_and_trials_are_counted_by_state(client: httpx.AsyncCl
     assert found["tuner_experiments"] == {("default", "running"): 1, ("vision", "pending"): 1}
     assert found["tuner_trials"] == {("default", "running"): 3}
     assert found["tuner_database_up"] == {(): 1}
+
+
+async def test_gpu_seconds_used_and_saved_are_shown_by_project(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    for project, used in (("default", 2.0), ("vision", 0.5), ("vision", 0.25)):
+        made, epoch, trials = begin(sqlite_store, spec=a_spec(project=project))
+        summary = {"gpu_hours": used, "gpu_hours_saved": 2 * used}
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials, summary=summary), T0)
+    found = parsed((await client.get("/metrics")).text)
+    assert found["tuner_experiments_gpu_seconds"] == {("default",): 7200.0, ("vision",): 2700.0}
+    assert found["tuner_experiments_gpu_seconds_saved"] == {("default",): 14400.0, ("vision",): 5400.0}
+    shown = (await client.get(f"/api/v1/experiments/{made.public_id}")).json()
+    assert (shown["gpu_hours"], shown["gpu_hours_saved"]) == (0.25, 0.5)
 
 
 async def test_the_figures_of_the_host_are_shown(client: httpx.AsyncClient) -> None:

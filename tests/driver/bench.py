@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import tuner
+from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
@@ -124,3 +126,9 @@ def interrupts(out: Effects) -> list[int]:
 
 def deletions(out: Effects) -> list[str]:
     return [a.info.id for a in out.actions if isinstance(a, DeleteCheckpoint)]
+
+
+def again(entry: Any) -> Any:
+    """Return the entry as the database returns it."""
+    data = json.loads(json.dumps(entry.to_json()))
+    return e.from_json(entry.KIND, data) if isinstance(entry, Event) else d.from_json(entry.KIND, data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Start
 from tuner.domain.events import DriverStarted, Reported, SegmentStarted
@@ -61,3 +63,11 @@ def a_report(trial: int, number: int, segment: int = 1, **metrics: float) -> Rep
     return Reported(
         time=T0 + 1 + number, trial=trial, segment=segment, report_no=number, iteration=number, metrics=metrics
     )
+
+
+def run_all(threads: list[threading.Thread]) -> None:
+    """Start the threads, and wait until they have ended."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

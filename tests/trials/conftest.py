@@ -11,6 +11,7 @@ import itertools
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -112,9 +113,14 @@ class Bench(Launches):
         return list(ray.get(self.host.order.remote(launch.segment_id)))
 
     def started(self, launch: Launch) -> dict[str, Any]:
-        starts = ray.get(self.host.events.remote())[1]
-        found: dict[str, Any] = next(start for start in starts if start["segment"] == launch.segment_id)
-        return found
+        """Wait until every rank has started, which may be after rank 0's first report."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for start in ray.get(self.host.events.remote())[1]:
+                if start["segment"] == launch.segment_id:
+                    return dict(start)
+            time.sleep(0.05)
+        raise TimeoutError(f"segment {launch.segment_id} has not started")
 
     def waits(self) -> list[str]:
         return list(ray.get(self.host.events.remote())[0])

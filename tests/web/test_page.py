@@ -282,9 +282,9 @@ def test_the_part_that_is_zoomed_to_is_read_more_finely(visit: Open, service: Se
     box = page.locator(".u-over").first.bounding_box()
     y = box["y"] + box["height"] / 2
     with page.expect_response(re.compile("/curves.*[?&]from=")) as found:
-        page.mouse.move(box["x"] + box["width"] * 0.5, y - 60)
+        page.mouse.move(box["x"] + box["width"] * 0.5, y)
         page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.6, y + 60, steps=5)
+        page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
         page.mouse.up()
     part = found.value.json()
     assert part["width"] == 1, "every report of the part is there"

@@ -164,16 +164,23 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     page.get_by_role("option", name="all").click()
     wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
     with page.expect_download() as saved:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="CSV").click()
+        menu = page.get_by_role("group", name="Save this chart").first
+        menu.get_by_role("button", name="CSV").click()
     lines = saved.value.path().read_text().split()
     assert lines[0] == "trial,segment,step,accuracy"
     assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
     with page.expect_download() as picture:
-        page.get_by_role("group", name="Save this chart").get_by_role("button", name="PNG").click()
+        menu.get_by_role("button", name="PNG").click()
     assert picture.value.suggested_filename == "older_accuracy.png"
     content = picture.value.path().read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 5_000
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    menu.get_by_role("button", name="copy").click()
+    for label, begin in (("link", page.url), ("Python", "import tuner"), ("curl", "curl --get 'http://127.0.0.1")):
+        page.get_by_role("button", name=f"as {label}").click()
+        expect(page.get_by_role("button", name="copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").startswith(begin)
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])

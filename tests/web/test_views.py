@@ -250,9 +250,25 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     page.mouse.move(x, y)
     expect(page.get_by_text(f"Trial {best}", exact=True)).to_be_visible()
     expect(page.get_by_text(", on the front")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Best hypervolume so far over time, now 0[.]"))).to_be_visible()
     shot(page, tmp_path, "front")
     page.mouse.click(x, y)
     expect(page).to_have_url(re.compile(f"trial={best}"))
+
+
+def test_trials_that_report_once_are_shown_by_number_and_parameter(
+    visit: Open, service: Service, tmp_path: Path
+) -> None:
+    search = Search(service.store, digits("once", 12, scheduler={"type": "fifo"}, max_t=1), start=time.time() - 3600)
+    search.advance(at_once=12)
+    page = visit(f"/experiments/{search.public_id}")
+    chart = page.get_by_role("img", name=re.compile("accuracy of .* trials by number, and the best so far"))
+    expect(chart).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("accuracy of .* trials over lr;"))).to_be_visible()
+    expect(page.get_by_role("heading", name="Importance of parameters")).to_be_visible()
+    shot(page, tmp_path, "history")
+    page.get_by_role("button", name="show over time").click()
+    expect(page.get_by_role("img", name=re.compile("^Curves of accuracy"))).to_be_visible()
 
 
 def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
@@ -279,6 +295,15 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     expect(page.get_by_role("img", name=label)).to_be_visible()
     page.get_by_role("tab", name="Parameters").click()
     expect(axis).to_have_attribute("aria-valuetext", re.compile(" to "))
+    title = page.get_by_role("button", name="Move the axis width with the left and right arrow keys")
+    order = page.get_by_role("slider").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    title.focus()
+    page.keyboard.press("ArrowLeft" if order.index("Choose by width") > 0 else "ArrowRight")
+    expect(page.get_by_role("button", name="order by importance")).to_be_visible()
+    assert json.loads(address(page)["axes"]).index("width") != order.index("Choose by width")
+    page.get_by_role("button", name="order by importance").click()
+    expect(page.get_by_role("img", name=re.compile("accuracy of .* trials over lr;"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("trials by .* and .*; the table"))).to_be_visible()
     shot(page, tmp_path, "parallel")
     axis.focus()
     page.keyboard.press("Escape")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
@@ -28,7 +28,7 @@ from tuner.api.openapi import describe
 from tuner.api.projects import within_project
 from tuner.api.routes import access, checkpoints, experiments, health, monitoring, pages, trials, verbs, webhooks
 from tuner.api.routes import cluster as cluster_routes
-from tuner.errors import DriverSilent
+from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -94,6 +94,8 @@ def create_app(
             prefix="/api/v1",
             dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
         )
+    if settings.oidc_issuer is not None:
+        app.include_router(_sign_in(settings))
     app.include_router(pages.router(web))
     routes = [
         (compile_path(prefix + route.path)[0], prefix + route.path, route.methods)
@@ -111,9 +113,7 @@ def create_app(
     app.state.routes = routes
     problems.install(app)
     describe(app)
-    app.add_middleware(
-        Authenticate, authenticator=context.authenticator, store=store, open_metrics=settings.metrics == "open"
-    )
+    app.add_middleware(Authenticate, authenticator=context.authenticator, open_metrics=settings.metrics == "open")
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
     app.add_middleware(
@@ -125,6 +125,15 @@ def create_app(
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
+
+
+def _sign_in(settings: Settings) -> APIRouter:
+    try:
+        from tuner.api.oidc import Provider
+        from tuner.api.routes import sign_in
+    except ImportError as error:
+        raise SpecError(f"needs the extra oidc: pip install 'tuner[oidc]' ({error})", "/oidc_issuer") from error
+    return sign_in.router(Provider(settings))
 
 
 def _no_cluster() -> Mapping[str, Any]:

@@ -73,12 +73,13 @@ LOCAL = Identity("local", Role.ADMIN)
 def secured(settings: Settings) -> Settings:
     """Return the settings with `auth` on if it is `auto` and others than users of this machine may reach the service.
 
-    They may if its address is not loopback, and if a proxy passes their requests on: to the service these come from loopback.
+    They may if its address is not loopback, if people sign in with an OpenID Connect provider, and if a proxy passes their
+    requests on: to the service these come from loopback.
 
     Raises:
         OSError: the host is not an address of this machine.
     """
-    if settings.auth == "auto" and (settings.trusted_proxies or not is_here(settings.host)):
+    if settings.auth == "auto" and (settings.trusted_proxies or settings.oidc_issuer or not is_here(settings.host)):
         return dataclasses.replace(settings, auth="on")
     return settings
 
@@ -180,6 +181,13 @@ class Authenticator:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
+    async def note(self, record: AuditRecord) -> None:
+        """Write an entry into the audit trail. If the database does not answer, write it to the log instead."""
+        try:
+            await asyncio.to_thread(self._store.access.note, record)
+        except StoreError as error:
+            log.warning("not in the audit trail, as the database does not answer: %s (%s)", record, error)
+
     def forget(self, token_id: str) -> None:
         """Ask the database about this token again at its next use, since it was revoked."""
         for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
@@ -215,11 +223,10 @@ class Authenticate:
     each call that changes something into the audit trail.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store, *, open_metrics: bool = False) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, *, open_metrics: bool = False) -> None:
         self._app = app
         self._open_metrics = open_metrics
         self._authenticator = authenticator
-        self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_of(scope) if scope["type"] == "http" else ""
@@ -301,10 +308,7 @@ class Authenticate:
             address=address_of(scope),
             project=identity.project,
         )
-        try:
-            await asyncio.to_thread(self._store.access.note, record)
-        except StoreError as error:
-            log.warning("not in the audit trail, as the database does not answer: %s (%s)", record, error)
+        await self._authenticator.note(record)
 
 
 def address_of(scope: Scope) -> str:

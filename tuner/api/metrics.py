@@ -96,7 +96,20 @@ class _Stored(Collector):
         trials = GaugeMetricFamily("tuner_trials", "Trials by state.", labels=["project", "state"])
         for (project, state), count in found.trials.items():
             trials.add_metric([project, state], count)
-        return [up, experiments, trials]
+        used = GaugeMetricFamily(
+            "tuner_experiments_gpu_seconds",
+            "GPU seconds that the trials of the experiments in the database have used.",
+            labels=["project"],
+        )
+        saved = GaugeMetricFamily(
+            "tuner_experiments_gpu_seconds_saved",
+            "GPU seconds that stopped trials would have used besides, at their own pace, until max_t.",
+            labels=["project"],
+        )
+        for family, seconds in ((used, found.gpu_seconds), (saved, found.gpu_seconds_saved)):
+            for project, value in seconds.items():
+                family.add_metric([project], value)
+        return [up, experiments, trials, used, saved]
 
     def describe(self) -> list[Family]:
         """Return nothing, so that registering reads nothing."""

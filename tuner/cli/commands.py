@@ -169,7 +169,7 @@ def migrate(
 
 @app.command()
 def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
-    """Copy the SQLite database of this home to a file. Services and searches may go on meanwhile."""
+    """Copy the database of this home to an SQLite file. Services and searches may go on meanwhile."""
     from pathlib import Path
 
     from tuner.store.backup import backup as copy
@@ -183,7 +183,7 @@ def restore(
     file: Annotated[str, typer.Argument(help="what `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
 ) -> None:
-    """Replace the SQLite database of this home by a backup. End services and searches first."""
+    """Replace the database of this home by a backup. End services and searches first."""
     from pathlib import Path
 
     from tuner.store import Store

@@ -104,6 +104,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         no_best=shown.no_best,
         counts=shown.counts.model_dump(),
         gpu_hours=shown.gpu_hours,
+        gpu_hours_saved=shown.gpu_hours_saved,
         cpu_hours=shown.cpu_hours,
         reason=shown.reason,
         error=shown.error,

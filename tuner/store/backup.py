@@ -1,16 +1,18 @@
-"""Back up an SQLite database while it is in use, and restore it."""
+"""Back up a database while it is in use, and restore it. A backup is an SQLite file, also of a PostgreSQL database."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import make_url
 
-from tuner.errors import Conflict, SpecError, StoreError
+from tuner.errors import Conflict, StoreError
+from tuner.store import exchange
 
 BUSY_S = 30.0
 """Seconds to wait for a transaction of another process."""
@@ -20,27 +22,29 @@ def backup(url: str, target: Path) -> int:
     """Copy the whole database to a new file, as it is at one moment. Services and searches go on. Return the size in bytes.
 
     Raises:
-        SpecError: The database is not SQLite.
         Conflict: The file exists already.
         StoreError: The database or the file cannot be read or written.
     """
     source = _file(url)
-    if not source.is_file():
+    if source is not None and not source.is_file():
         raise StoreError(f"there is no database at {source}")
     if target.exists():
         raise Conflict(f"{target} exists already; a backup never replaces a file")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(partial)) as write:
-            read.backup(write)
-            write.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        if source is None:
+            with _errors():
+                exchange.export(url, partial)
+        else:
+            _copy(source, partial)
         os.link(partial, target)  # fails if somebody else has made the file meanwhile
     except FileExistsError:
         raise Conflict(f"{target} exists already; a backup never replaces a file") from None
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        for left in ("", "-wal", "-shm", "-journal"):
+            partial.with_name(partial.name + left).unlink(missing_ok=True)
     return target.stat().st_size
 
 
@@ -53,7 +57,6 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         force: Replace a database that has experiments, which are then lost.
 
     Raises:
-        SpecError: The database is not SQLite.
         Conflict: The database has experiments, and `force` is not given.
         StoreError: The file is not a whole backup, or somebody uses the database.
     """
@@ -63,6 +66,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a whole backup of a tuner database")
+        if target is None:
+            _put_back_elsewhere(url, source, force)
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(target, BUSY_S)) as write:
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
@@ -70,11 +76,21 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             read.backup(write)
 
 
-def _file(url: str) -> Path:
+def _file(url: str) -> Path | None:
+    """Return the file of an SQLite database; None for PostgreSQL."""
     parts = make_url(url)
-    if parts.get_backend_name() != "sqlite" or not parts.database:
-        raise SpecError("this copies SQLite files only; use pg_dump and pg_restore for PostgreSQL", "/database_url")
-    return Path(parts.database)
+    return Path(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
+
+
+def _copy(source: Path, target: Path) -> None:
+    with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+        read.backup(write)
+        write.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+def _put_back_elsewhere(url: str, source: Path, force: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="tuner-restore-") as folder:
+        exchange.put_back(url, exchange.migrated(source, Path(folder)), force=force)
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:

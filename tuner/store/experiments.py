@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +45,8 @@ class Tally:
 
     experiments: Counter[tuple[str, str]] = field(default_factory=Counter)
     trials: Counter[tuple[str, str]] = field(default_factory=Counter)
+    gpu_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by project
+    gpu_seconds_saved: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 class Experiments:
@@ -163,9 +165,11 @@ class Experiments:
         """Return how many experiments and trials there are in which state."""
         found = Tally()
         with self._database.read() as connection:
-            rows = connection.execute(select(*experiment.c["project", "state", "counts"]).where(self._visible()))
-            for project, state, counts in rows:
+            columns = experiment.c["project", "state", "counts", "gpu_hours", "gpu_hours_saved"]
+            for project, state, counts, used, saved in connection.execute(select(*columns).where(self._visible())):
                 found.experiments[project, str(state)] += 1
+                found.gpu_seconds[project] += 3600 * used
+                found.gpu_seconds_saved[project] += 3600 * saved
                 for of_trial, count in (counts or {}).items():
                     found.trials[project, str(of_trial)] += count
         return found

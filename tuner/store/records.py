@@ -67,6 +67,9 @@ class ExperimentRecord:
     no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
     gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
+    gpu_hours_saved: Annotated[
+        float, About("GPU hours that its stopped trials would have used besides, at their own pace, until max_t")
+    ]
     cpu_hours: Annotated[float, About("CPU hours that its trials have held, as of its newest event")]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why it failed, in words")]
@@ -95,6 +98,7 @@ class ExperimentRecord:
             no_best=None,
             counts={},
             gpu_hours=0.0,
+            gpu_hours_saved=0.0,
             cpu_hours=0.0,
             reason="",
             error=None,

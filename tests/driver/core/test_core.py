@@ -1,26 +1,20 @@
-"""The core, fed by hand with commands, failures and restarts."""
+"""Test the core, fed by hand with commands, reports and restarts."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import tuner
 from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
-from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.events import Failure
 from tuner.domain.segments import SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.driver.assemble import Parts, assemble
-from tuner.driver.core.actions import DeleteCheckpoint
 from tuner.schedulers.fifo import FIFOScheduler
-from tuner.schedulers.stoppers import FunctionStopper
-from tuner.space import Space
 
 
 def test_as_many_trials_start_as_there_are_slots() -> None:
@@ -120,327 +114,6 @@ def test_a_new_driver_takes_up_what_ran_from_its_checkpoint() -> None:
     assert (first.failures, first.system_failures) == (0, 0)
 
 
-def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1, "max_failures": 1})
-    bench.started(0)
-    bench.reported(0, checkpoint=True)
-    out = bench.ended(0, "failed", Failure(kind="system", message="the node was lost", rank=1, node="n2"))
-    assert launches(out) == [(0, 2)]
-    assert "rank 1 on n2: the node was lost" in bench.core.trials[0].reason
-    bench.started(0)
-    out = bench.ended(0, "failed", Failure(kind="user", message="ValueError: no", rank=0))
-    assert launches(out) == [(0, 3)]
-    bench.started(0)
-    out = bench.ended(0, "failed", Failure(kind="user", message="ValueError: no", rank=0))
-    assert launches(out) == [(1, 1)]
-    assert bench.states[0] == "failed"
-    trial = bench.core.trials[0]
-    assert (trial.failures, trial.system_failures) == (2, 1)
-
-
-@pytest.mark.parametrize("synch", [False, True])
-def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experiment_in_words(synch: bool) -> None:
-    """The function would raise for every later driver too."""
-
-    def explore(params: dict[str, Any]) -> dict[str, Any]:
-        return {"x": 1 / 0}
-
-    space = Space.from_python({"x": tuner.uniform(0, 1)})
-    pbt = tuner.PopulationBasedTraining(
-        perturbation_interval=1, quantile_fraction=0.5, custom_explore_fn=explore, hyperparam_mutations={}, synch=synch
-    )
-    bench = Bench(num_samples=2)
-    bench.core = assemble(bench.spec, space, Parts(scheduler=pbt))
-    bench.feed(e.DriverStarted(time=0.0, epoch=1))
-    for number in (0, 1):
-        bench.started(number)
-    for number in (0, 1):
-        bench.reported(number, loss=float(number), checkpoint=True)
-        bench.ended(number)
-    for number in (0, 1):
-        if bench.core.trials[number].holds_resources:
-            bench.reported(number, loss=float(number), checkpoint=True)
-            bench.ended(number)
-    assert bench.core.state is ExperimentState.FAILED
-    assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (
-        bench.core.experiment.error or ""
-    )
-
-
-def test_a_scheduler_that_raises_ends_trials_too_that_are_leaving_for_an_exploit() -> None:
-    calls: list[int] = []
-
-    def explore(params: dict[str, Any]) -> dict[str, Any]:
-        calls.append(1)
-        if len(calls) > 1:
-            raise ZeroDivisionError("no more")
-        return {"x": 0.5}
-
-    pbt = tuner.PopulationBasedTraining(
-        perturbation_interval=1, quantile_fraction=0.5, custom_explore_fn=explore, hyperparam_mutations={}
-    )
-    bench = Bench(num_samples=4, limits={"max_concurrent_trials": 4})
-    bench.core = assemble(bench.spec, bench.space, Parts(scheduler=pbt))
-    bench.log.clear()
-    bench.feed(e.DriverStarted(time=0.0, epoch=1))
-    for number in range(4):
-        bench.started(number)
-    bench.reported(0, loss=0.0, checkpoint=True)
-    bench.reported(1, loss=1.0)
-    assert bench.verdict(1) == "exploit"
-    bench.reported(2, loss=2.0)
-    assert len(calls) == 2
-    assert bench.states == ["stopped"] * 4
-    assert launches(bench.ended(1)) == []
-    for number in (0, 2, 3):
-        assert bench.verdict(number) == "stop"
-        bench.ended(number)
-    assert bench.core.state is ExperimentState.FAILED
-    assert sum(isinstance(entry, d.Finish) for _, entry in bench.log) == 1
-
-
-def stops(trial: int, metrics: dict[str, float]) -> bool:
-    raise ValueError(f"no idea about {trial}")
-
-
-@pytest.mark.parametrize("cause", ["metric", "stop", "exception"])
-def test_why_a_trial_failed_is_the_same_after_a_restart(cause: str) -> None:
-    bench = Bench(num_samples=2)
-    if cause == "stop":
-        bench.core = assemble(bench.spec, bench.space, Parts(stopper=FunctionStopper(stops)))
-        bench.log.clear()
-        bench.feed(e.DriverStarted(time=0.0, epoch=1))
-    for number in (0, 1):
-        bench.started(number)
-    match cause:
-        case "metric":
-            bench.feed(
-                e.Reported(time=bench.tick(), trial=0, segment=1, report_no=1, iteration=1, metrics={"los": 1.0})
-            )
-        case "stop":
-            bench.reported(0)
-        case "exception":
-            broken = Failure(kind="user", cause="exception", message="ValueError: no", traceback="where it was")
-            bench.ended(0, "failed", broken)
-    failure = bench.core.trials[0].failure
-    assert failure is not None
-    assert failure.cause == cause
-    assert ("no idea about" in failure.traceback) == (cause == "stop")
-    bench.log = [(seq, again(entry)) for seq, entry in bench.log]
-    for trial in bench.core.trials:
-        trial.segments[-1].milestone = trial.segments[-1].decide_at = None  # what its ranks were told is not of the log
-    assert list(bench.successor().core.trials) == list(bench.core.trials)
-
-
-def test_what_a_stop_function_said_of_a_report_that_was_lost_does_not_count_for_the_next_segment() -> None:
-    bench = Bench(num_samples=1, stop={"loss": -9.0})
-    stopper = FunctionStopper(stops)
-    stopper.outside = True
-    bench.core = assemble(bench.spec, bench.space, Parts(stopper=stopper))
-    bench.log.clear()
-    bench.feed(e.DriverStarted(time=0.0, epoch=1))
-    bench.started(0)
-    bench.feed(e.StopJudged(time=bench.tick(), trial=0, segment=1, iteration=1, answers=[{"stop": True}]))
-    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="gone"))  # and its report with it
-    bench.started(0)
-    bench.reported(0)
-    assert bench.states == ["running"], "the function lets this report go on, or there would be an answer to it"
-    bench.feed(e.StopJudged(time=bench.tick(), trial=0, segment=2, iteration=2, answers=[{"stop": True}]))
-    bench.reported(0)
-    assert bench.states == ["completed"]
-
-
-def again(entry: Any) -> Any:
-    """Return the entry as the database returns it."""
-    data = json.loads(json.dumps(entry.to_json()))
-    return e.from_json(entry.KIND, data) if isinstance(entry, Event) else d.from_json(entry.KIND, data)
-
-
-LOST = Failure(kind="system", cause="disk_lost", message="the checkpoint lay on the disk of node n2, which is gone")
-
-
-def test_what_went_with_the_disk_of_a_node_is_not_started_from_again() -> None:
-    bench = Bench(checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
-    for number in (0, 1):
-        bench.started(number)
-        for node in ("n1", "n2", "n2"):
-            bench.reported(number, checkpoint=True, node=node)
-    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
-    assert bench.core.trials[0].segments[-1].start_iteration == 3
-    out = bench.ended(0, "failed", LOST)
-    trial = bench.successor().core.trials[0]
-    assert trial.checkpoints == bench.core.trials[0].checkpoints
-    assert trial.segments[-1].start_iteration == bench.core.trials[0].segments[-1].start_iteration == 1
-    assert trial.reason == f"started again from iteration 1 after trial 0: {LOST.message}"
-    deleted = sorted(action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint))
-    assert deleted == ["ckp_0_1_2", "ckp_0_1_3", "ckp_1_1_2", "ckp_1_1_3"], "those of other trials went with it"
-    other = bench.core.trials[1].checkpoint
-    assert other is not None
-    assert other.node == "n1"
-    bench.ended(0, "failed", replace(LOST, message="the checkpoint lay on the disk of node n1"))
-    assert bench.core.trials[0].segments[-1].source is None, "from the beginning, where no disk is left"
-
-
-def test_one_checkpoint_that_is_gone_from_its_node_leaves_the_others() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
-    bench.started(0)
-    for _ in range(3):
-        bench.reported(0, checkpoint=True, node="n1")
-    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
-    unreachable = Failure(kind="system", cause="checkpoint_unreachable", message="not now")
-    bench.ended(0, "failed", unreachable)
-    assert bench.core.trials[0].segments[-1].start_iteration == 3, "what is only out of reach is tried again"
-    bench.ended(0, "failed", replace(LOST, cause="checkpoint_lost"))
-    assert bench.core.trials[0].segments[-1].start_iteration == 2
-
-
-REFUSED = Failure(kind="placement", cause="placement", message="this cluster can never run 64 workers with 1 CPU each")
-
-
-def test_workers_that_the_cluster_can_never_hold_end_the_experiment_at_the_first_refusal() -> None:
-    bench = Bench(num_samples=100)
-    out = bench.ended(0, "failed", REFUSED)
-    assert launches(out) == []
-    assert interrupts(out) == [1]
-    bench.ended(1, "failed", REFUSED)  # its own refusal was on its way
-    assert bench.states == ["failed", "stopped"]
-    assert bench.core.state is ExperimentState.FAILED
-    assert bench.core.experiment.error == "trial 0: this cluster can never run 64 workers with 1 CPU each"
-    assert (
-        bench.core.experiment.finishing == f"every trial asks for the same workers, and {bench.core.experiment.error}"
-    )
-    assert bench.successor().core.state is ExperimentState.FAILED
-
-
-def test_a_refusal_ends_an_experiment_that_has_results_too() -> None:
-    bench = Bench(num_samples=100)
-    bench.started(0)
-    bench.reported(0)
-    bench.verdict(0)
-    out = bench.ended(1, "failed", REFUSED)
-    assert interrupts(out) == [0]
-    bench.ended(0)
-    assert (bench.states, bench.core.state) == (["stopped", "failed"], ExperimentState.FAILED)
-    assert bench.core.best_trial() is bench.core.trials[0]
-
-
-def test_workers_that_were_lost_while_they_started_are_started_again() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1, "max_system_failures": 2})
-    lost = Failure(kind="system", cause="lost_at_start", message="the workers were lost while they were started")
-    for ordinal in (2, 3):
-        assert launches(bench.ended(0, "failed", lost)) == [(0, ordinal)]
-    assert launches(bench.ended(0, "failed", lost)) == [(1, 1)]
-    assert bench.states == ["failed", "pending"]
-    assert bench.core.state is ExperimentState.RUNNING
-
-
-@pytest.mark.parametrize(("checkpoint", "again"), [(True, 1), (False, 3)])
-def test_reports_that_a_retry_repeats_count_once_in_the_reason(checkpoint: bool, again: int) -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1, "max_failures": 1})
-    bench.started(0)
-    for _ in range(2):
-        bench.reported(0, checkpoint=checkpoint)
-    bench.ended(0, "failed", Failure(kind="user", message="no"))
-    bench.started(0)
-    for _ in range(again):
-        bench.reported(0)
-    bench.ended(0, "returned")
-    assert bench.core.trials[0].reason == "the function returned after 3 reports"
-    bench.started(1)
-    bench.reported(1)
-    bench.ended(1, "returned")
-    assert bench.core.trials[1].reason == "the function returned after 1 report"
-
-
-def test_old_checkpoints_go_but_never_the_best_the_newest_or_one_that_is_started_from() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1})
-    bench.started(0)
-    deleted = []
-    for loss in (0.5, 0.2, 0.9, 0.8):
-        out = bench.reported(0, loss=loss, checkpoint=True)
-        deleted += [a.info.step for a in out.actions if isinstance(a, DeleteCheckpoint)]
-    assert deleted == [1, 3]
-    best = bench.core.trials[0].best_checkpoint(bench.spec.objective)
-    assert best is not None
-    assert best.step == 2
-
-
-def test_a_checkpoint_may_be_ready_before_its_report_comes() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1})
-    bench.started(0)
-    info = CheckpointInfo(id="ckp", uri="memory:", step=1)
-    bench.feed(e.CheckpointSaved(time=bench.tick(), trial=0, segment=1, checkpoint=info))
-    late = CheckpointInfo(id="ckp", uri="memory:", step=1, ready=False)
-    bench.feed(
-        e.Reported(
-            time=bench.tick(), trial=0, segment=1, report_no=1, iteration=1, metrics={"loss": 1.0}, checkpoint=late
-        )
-    )
-    assert bench.core.trials[0].checkpoint == info
-    assert bench.core.trials[0].best_checkpoint(bench.spec.objective) == info
-
-
-def test_an_exploit_waits_for_the_donors_checkpoint_and_survives_a_restart() -> None:
-    bench = Bench(num_samples=2)
-    for number in (0, 1):
-        bench.started(number)
-        bench.reported(number)
-    decision = d.Exploit(trial=0, donor=1, params={"x": 0.5}, reason="trial 1 is better")
-    facts = bench.core._take(decision)
-    bench.log += bench.core._effects.log[-1:]
-    assert facts == []
-    assert bench.states[0] == "paused"
-    assert "waits for the checkpoint of trial 1" in bench.core.trials[0].reason
-    bench.ended(0)
-
-    info = CheckpointInfo(id="ckp_donor", uri="memory:", step=1)
-    for core in (bench, bench.successor()):
-        out = core.feed(e.CheckpointSaved(time=core.tick(), trial=1, segment=1, checkpoint=info))
-        assert launches(out) == [(0, 2)]
-        segment = core.core.trials[0].segments[-1]
-        assert (segment.cause, segment.params, segment.source) == ("exploit", {"x": 0.5}, info)
-
-
-def test_checkpoints_are_asked_for_by_time() -> None:
-    bench = Bench(checkpoint={"interval_s": 5.0}, num_samples=1)
-    bench.started(0)
-    asked = []
-    for count in range(1, 21):
-        if count == bench.core.trials[0].segments[-1].milestone:
-            bench.reported(0)
-            verdict = bench.core.verdict(SegmentRef(0, 1))
-            if verdict.save_checkpoint:
-                asked.append(count)
-                info = CheckpointInfo(id=f"ckp_{count}", uri="memory:", step=count)
-                bench.feed(e.CheckpointSaved(time=bench.now, trial=0, segment=1, checkpoint=info))
-                bench.core.verdict(SegmentRef(0, 1))
-        else:
-            bench.reported(0)
-    assert asked == [1, 6, 11, 16], "the best one so far, and then every five seconds"
-
-
-def test_a_checkpoint_goes_with_a_new_best_value() -> None:
-    bench = Bench(max_t=9, limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": 0.5})
-    bench.started(0)
-    wanted = []
-    for loss in (0.5, 0.2, 0.9):
-        bench.reported(0, loss=loss)
-        bench.core.trials[0].segments[-1].saved_at = bench.now  # not for its age
-        wanted.append(bench.core.verdict(SegmentRef(0, 1)).save_checkpoint)
-    assert wanted == [True, True, False]
-
-
-def test_failures_are_told_even_where_others_came_through() -> None:
-    bench = Bench(num_samples=2)
-    bench.started(0)
-    bench.reported(0)
-    bench.ended(0, "returned")
-    bench.started(1)
-    bench.ended(1, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1"))
-    assert bench.core.state is ExperimentState.COMPLETED
-    assert bench.core.experiment.error == "trial 1, rank 1 on n1: KeyError: 'width'"
-
-
 def test_the_budget_counts_running_time_only() -> None:
     bench = Bench()
     bench.started(0)
@@ -477,22 +150,6 @@ def test_the_best_by_last_value_is_who_ends_best() -> None:
     best = bench.core.summary()["best"]
     assert isinstance(best, dict)
     assert (best["trial_number"], best["value"]) == (1, 0.5)
-
-
-def test_a_late_checkpoint_of_its_own_does_not_replace_the_donors() -> None:
-    bench = Bench(num_samples=2)
-    for number in (0, 1):
-        bench.started(number)
-        bench.reported(number, checkpoint=number == 0)
-    bench.core._take(d.Exploit(trial=1, donor=0, params={"x": 0.5}, reason="trial 0 is better"))
-    own = CheckpointInfo(id="own", uri="memory:", step=1)
-    bench.feed(e.CheckpointSaved(time=bench.tick(), trial=1, segment=1, checkpoint=own))
-    bench.ended(1)
-    bench.started(1)
-    bench.ended(1, "failed", Failure(kind="system", message="lost"))
-    segments = bench.core.trials[1].segments
-    assert [s.cause for s in segments] == ["start", "exploit", "retry"]
-    assert [s.source.id for s in segments if s.source] == ["ckp_0_1_1", "ckp_0_1_1"]
 
 
 @pytest.mark.parametrize("end", ["cancel", "budget"])
@@ -541,86 +198,6 @@ def test_an_experiment_wide_stopper_ends_what_runs() -> None:
     for number in (0, 1):
         bench.ended(number)
     assert bench.core.state is ExperimentState.COMPLETED
-
-
-def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_one() -> None:
-    bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1})
-    assert bench.core.first_milestone(SegmentRef(0, 1)) == 1
-    bench.started(0)
-    wanted, looks = [], []
-    for loss in (0.5, 0.1, 0.4, 0.05, 0.3):
-        count = bench.core.trials[0].segments[-1].report_no + 1
-        bench.reported(0, loss=loss, offer=count + 1)
-        verdict = bench.core.verdict(SegmentRef(0, 1))
-        wanted.append(verdict.save_checkpoint)
-        looks.append(verdict.next_milestone)
-    assert wanted == [True, True, False, True, False]
-    assert looks == [2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(("checkpoint", "expected"), [({}, [1, 2, 4, 8, 16]), ({"keep_best": 0}, [None])])
-def test_who_has_offered_no_checkpoint_is_asked_ever_more_seldom(checkpoint: dict[str, Any], expected: Any) -> None:
-    bench = Bench(num_samples=1, checkpoint={"interval_s": None, **checkpoint})
-    milestones = [bench.core.first_milestone(SegmentRef(0, 1))]
-    bench.started(0)
-    for _ in range(10):
-        bench.reported(0)
-        if bench.core.trials[0].segments[-1].report_no == milestones[-1]:
-            milestones.append(bench.core.verdict(SegmentRef(0, 1)).next_milestone)
-    assert milestones == expected
-
-
-def test_a_warning_is_shown_once_also_after_a_restart() -> None:
-    bench = Bench(num_samples=3)
-
-    def ends_with_a_warning(number: int, bench: Bench) -> bool:
-        bench.started(number)
-        bench.reported(number)
-        end = e.SegmentEnded(time=bench.tick(), trial=number, segment=1, outcome="returned", warning="uneven")
-        (note,) = [entry for _, entry in bench.feed(end).log if isinstance(entry, d.Note)]
-        assert (note.trial, note.reason) == (number, f"trial {number}: uneven")
-        return note.warning
-
-    assert ends_with_a_warning(0, bench)
-    assert not ends_with_a_warning(1, bench.successor())
-    assert not ends_with_a_warning(1, bench)
-    assert bench.states[:2] == ["completed", "completed"]
-
-
-def test_a_function_that_went_on_from_its_own_end_has_completed() -> None:
-    bench = Bench(num_samples=1)
-    bench.started(0)
-    bench.reported(0, checkpoint=True)
-    bench.command("pause")
-    bench.reported(0, checkpoint=True)
-    bench.ended(0, "left")
-    bench.command("resume")
-    bench.ended(0, "returned")
-    trial = bench.core.trials[0]
-    assert (trial.state, trial.failures) == (TrialState.COMPLETED, 0)
-    assert trial.reason == "the function returned at once, as it went on from its own end: iteration 2"
-
-
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        tuner.PopulationBasedTraining(perturbation_interval=5),
-        tuner.PopulationBasedTraining(perturbation_interval=5, synch=True),
-        tuner.ASHAPromotionScheduler(grace_period=5, reduction_factor=2),
-        tuner.MedianStoppingRule(min_time_slice=3, min_samples_required=9),
-    ],
-)
-def test_no_trial_of_a_function_with_an_end_fails(scheduler: Any) -> None:
-    def evaluate(config: dict[str, Any], done: int | None) -> Any:
-        for epoch in range(done or 0, 20):
-            loss = abs(config["lr"] - 0.5) + 1 / (epoch + 1)
-            yield tuner.Step(metrics={"loss": loss}, seconds=1 + config["lr"], checkpoint=epoch + 1)
-
-    result = tuner.simulate(
-        evaluate, {"lr": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=8, scheduler=scheduler
-    )
-    assert result.error is None
-    assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
 
 
 def test_reports_on_the_way_to_a_pause_are_judged_like_others() -> None:
@@ -683,16 +260,6 @@ def test_the_word_of_the_start_of_a_trial_that_has_ended_or_paused_does_not_make
     paused.started(0)
     assert paused.states[0] == "paused"
     assert 0 not in paused.core.scheduler.state.running
-
-
-@pytest.mark.parametrize("scheduler", ["asha", "median"])
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_time_attribute_that_is_no_finite_number_fails_its_trial_in_words(scheduler: str, value: float) -> None:
-    bench = Bench(time_attr="tokens", scheduler={"type": scheduler})
-    bench.started(0)
-    bench.reported(0, tokens=value)
-    assert bench.states[0] == "failed"
-    assert f"'tokens' must be a finite number, and this report has {value}" in bench.core.trials[0].reason
 
 
 def test_after_an_exploit_the_next_interval_is_counted_from_the_donors_weights() -> None:
@@ -780,47 +347,6 @@ def test_a_trial_that_waits_for_its_scheduler_and_was_held_by_a_user_waits_again
     bench.command("resume")
     trial = bench.core.trials[0]
     assert (trial.state, trial.held) == (TrialState.PAUSED, False), "its round is not over"
-
-
-def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
-    """Let the donor wait too, as in synchronous PBT, in which members wait for the end of the interval."""
-    bench = Bench(
-        num_samples=4,
-        scheduler={"type": "pbt", "perturbation_interval": 1},
-        limits={"max_concurrent_trials": 4},
-    )
-    for number in range(4):
-        bench.started(number)
-    for number, loss in ((0, 0.9), (1, 0.6), (2, 0.5)):
-        bench.reported(number, loss=loss)
-        bench.verdict(number)
-    bench.reported(3, loss=0.1)
-    bench.saved(3, "on_its_way", 1, ready=False)
-    bench.verdict(3)
-    bench.reported(0, loss=0.9)
-    assert bench.core.trials[0].held, "it waits for the checkpoint of trial 3"
-    bench.ended(0)
-    bench.command("pause", trial=3)
-    bench.reported(3, loss=0.1)
-    bench.ended(3)
-    trial = bench.core.trials[0]
-    assert (trial.state, trial.held) == (TrialState.PENDING, False)
-    assert "has no checkpoint that this one could continue from" in trial.reason
-
-
-def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None:
-    """PBT saves at every milestone: the ranks send their report again, and must be told again to save."""
-    pbt = {"type": "pbt", "perturbation_interval": 2}
-    bench = Bench(scheduler=pbt, checkpoint={"interval_s": None, "keep_best": 0}, num_samples=2)
-    bench.started(0)
-    bench.reported(0)
-    bench.core.verdict(SegmentRef(0, 1))
-    bench.reported(0)
-    first = bench.core.verdict(SegmentRef(0, 1))
-    assert first.save_checkpoint
-    assert bench.core.verdict(SegmentRef(0, 1)) == first
-    bench.reported(0)
-    assert not bench.core.verdict(SegmentRef(0, 1)).save_checkpoint
 
 
 def test_a_segment_that_was_never_opened_is_dropped() -> None:

@@ -41,6 +41,19 @@ def test_time_counts_from_the_room_to_the_end_for_every_gpu() -> None:
     assert bench.successor().core.summary()["gpu_hours"] == bench.core.summary()["gpu_hours"]
 
 
+def test_trials_that_are_stopped_save_what_they_would_have_used_until_max_t() -> None:
+    bench = Bench(scaling=GPUS, max_t=10)
+    bench.feed(e.SegmentStarted(time=100.0, trial=0, segment=1))
+    bench.now = 105.0
+    bench.reported(0)  # at 106 s: 6 s for one of 10 iterations
+    assert bench.core.summary()["gpu_hours_saved"] == 0.0
+    bench.feed(e.Commanded(time=bench.tick(), command="stop", trial=0))
+    assert bench.core.trials[0].state == "stopped"
+    saved = bench.core.summary()["gpu_hours_saved"]
+    assert saved == pytest.approx(9 * 6 * 2 / 3600)
+    assert bench.successor().core.summary()["gpu_hours_saved"] == saved
+
+
 def test_the_time_without_a_driver_does_not_count() -> None:
     bench = Bench(scaling=GPUS)
     bench.started(0)

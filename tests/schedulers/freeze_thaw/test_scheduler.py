@@ -24,9 +24,11 @@ from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRestarted
+from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, choose_next
 from tuner.schedulers.freeze_thaw.budget import FINISH_TRIES
 from tuner.schedulers.freeze_thaw.levels import levels
-from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _Cache
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, within
+from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, SHORT_ROWS, FreezeThawScheduler, _Cache
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
@@ -727,3 +729,91 @@ def test_shares_are_between_nothing_and_all(option: str) -> None:
 def test_json_builds_an_equal_scheduler() -> None:
     data = json.loads(json.dumps(FreezeThawScheduler(max_t=9, thaw=0.4).to_json()))
     assert from_json(data).to_json() == data
+
+
+def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, int]] = []
+
+    def noted(inputs: DecisionInputs, *more: Any) -> Any:
+        asked.append((inputs.few, inputs.rows))
+        return choose_next(inputs, *more)
+
+    monkeypatch.setattr("tuner.schedulers.freeze_thaw.scheduler.choose_next", noted)
+
+    def search(seconds: float) -> tuple[int, list[tuple[bool, int]]]:
+        def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+            for step in range((checkpoint or 0) + 1, 10):
+                yield Step({"loss": (config["x"] - 0.3) ** 2 + 1 / step}, seconds, step)
+
+        asked.clear()
+        done = simulate(evaluate, {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=9, num_samples=40)
+        return sum(isinstance(entry, e.ModelFitted) for _, entry in done.log), list(asked)
+
+    short_fits, short = search(0.001)
+    long_fits, long = search(10.0)
+    assert set(long) == {(False, MAX_ROWS)}
+    assert short.count((True, SHORT_ROWS)) > 0.8 * len(short), (
+        "how long a report takes is known after the first few decisions"
+    )
+    assert long_fits >= 5
+    assert short_fits <= 1, "all of the training takes less than a fit; the first one comes before that is known"
+
+
+def bounded(seed: int, bound: float, **more: Any) -> Simulation:
+    """Run a search whose loss is least at x = .8, while x is to be at most `bound`."""
+
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range((checkpoint or 0) + 1, 10):
+            metrics = {"loss": (config["x"] - 0.8) ** 2 + (config["y"] - 0.5) ** 2 + 1 / step, "size": config["x"]}
+            yield Step(metrics, 1.0, step)
+
+    return simulate(
+        evaluate,
+        {"x": uniform(0, 1), "y": uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_t=9,
+        num_samples=60,
+        scheduler="freeze_thaw",
+        search_alg={"type": "tpe", "constraints": {"size": {"max": bound}}},
+        seed=seed,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_constraints_are_learned_and_kept_to(seed: int) -> None:
+    done = bounded(seed, 0.4)
+    late = done.configs[len(done.configs) // 2 :]
+    assert statistics.mean(config["x"] <= 0.4 for config in late) > 0.5
+    assert done.best_config is not None
+    assert 0.25 < done.best_config["x"] <= 0.4
+    assert done.best_finished is not None
+    assert done.best_finished.params["x"] <= 0.4
+    said = [d.reason for d in done.decisions if isinstance(d, Pause) and "violates the constraints" in d.reason]
+    assert said
+    assert all(
+        "; it violates the constraints, so it counts as worse than those within them" in reason for reason in said
+    )
+
+
+def test_constraints_that_nothing_meets_at_first_are_met_later() -> None:
+    """One configuration in twenty is within the bound."""
+    done = bounded(1, 0.05)
+    assert sum(config["x"] <= 0.05 for config in done.configs) >= 0.2 * len(done.configs)
+    assert done.best_config is not None
+    assert done.best_config["x"] <= 0.05
+
+
+def test_results_outside_the_constraints_are_placed_below_most_others() -> None:
+    results = [(0, 0, 5.0), (1, 0, 9.0), (2, 0, 100.0), (3, 0, None), (4, 0, 7.0)]
+    placed = within(results, {(2, 0): 3.0, (1, 0): 1e9})
+    low = 5.0 + 0.1 * 2.0
+    assert placed[0] == results[0]
+    assert placed[4] == results[4]
+    assert placed[3] == (3, 0, None)
+    assert placed[2][2] == pytest.approx(low - (7.0 - low) / 2)
+    assert placed[1][2] == pytest.approx(low - (7.0 - low))
+    assert within(results, {}) is results
+    nothing = within([(0, 0, 1.0), (1, 0, 2.0)], {(0, 0): 1.0, (1, 0): 2.0})
+    assert [score for _, _, score in nothing] == [-0.5, -1.0]

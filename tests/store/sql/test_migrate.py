@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -114,15 +115,19 @@ def test_every_table_with_ids_of_its_own_counts_them_on(sqlite_store: Store) -> 
 
 def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tuner.db'}"
-    with Store.open(url) as store:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.scripts()))
+    engine = connect(url)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0015")
+        connection.commit()
+        connection.exec_driver_sql("COMMIT")
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+        connection.exec_driver_sql("INSERT INTO metric_key (experiment_id, name) VALUES (99, 'loss')")
+    engine.dispose()
+    with (
+        Store.open(url) as store,
+        pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"),
+    ):
         store.migrate()
-        with store._database.engine.connect() as connection:
-            connection.exec_driver_sql("COMMIT")
-            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-            connection.exec_driver_sql("BEGIN")
-            connection.exec_driver_sql("INSERT INTO metric_key (experiment_id, name) VALUES (99, 'loss')")
-            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0015'")
-            connection.commit()
-            connection.invalidate()
-        with pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"):
-            store.migrate()

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from tuner.api.answers import BAD, NOT_FOUND, answer, json_body
 from tuner.api.auth import Credential, Identity, cookie_name, credential_of, source_of
-from tuner.api.context import Here
+from tuner.api.context import Context, Here
 from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import PROJECT
@@ -43,6 +43,9 @@ class Session(Model):
     role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
     expires_at: Annotated[str | None, Field(description="when the token or the session expires; null: never")]
     project: Annotated[str | None, Field(description="the only project that the caller sees; null: all")]
+    sign_in_url: Annotated[
+        str | None, Field(description="where a browser signs in with the organization's provider; null: there is none")
+    ]
 
 
 class SignIn(Model):
@@ -140,7 +143,7 @@ class AuditPage(Model):
     "/session", response_model=Session, responses=BAD, summary="Say who the caller is, and whether a token is needed"
 )
 async def session(here: Here, request: Request) -> Response:
-    return answer(_session(here.authenticator.asks(request.scope), request.scope["state"].get("identity")))
+    return answer(_session(here, request, request.scope["state"].get("identity")))
 
 
 @router.post(
@@ -161,7 +164,7 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
     if identity is None:
         return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
     here.authenticator.succeeded(address)
-    response = answer(_session(here.authenticator.asks(request.scope), identity), headers={"Cache-Control": "no-store"})
+    response = answer(_session(here, request, identity), headers={"Cache-Control": "no-store"})
     secret, lasts_s = await here.authenticator.open_session(identity)
     set_session(response, request, secret, lasts_s)
     return response
@@ -243,15 +246,15 @@ def audit(
     return answer(AuditPage(items=[AuditEntry.of(*entry) for entry in found], next_page_token=more))
 
 
-def _session(required: bool, identity: Identity | None) -> Session:
-    if identity is None:
-        return Session(required=required, name=None, role=None, expires_at=None, project=None)
+def _session(here: Context, request: Request, identity: Identity | None) -> Session:
+    with_provider = here.settings.oidc_issuer is not None
     return Session(
-        required=required,
-        name=identity.name,
-        role=str(identity.role),  # type: ignore[arg-type]
-        expires_at=rfc3339_or_none(identity.expires_at),
-        project=identity.project,
+        required=here.authenticator.asks(request.scope),
+        name=None if identity is None else identity.name,
+        role=None if identity is None else str(identity.role),  # type: ignore[arg-type]
+        expires_at=None if identity is None else rfc3339_or_none(identity.expires_at),
+        project=None if identity is None else identity.project,
+        sign_in_url=f"{request.scope.get('root_path') or ''}/auth/login" if with_provider else None,
     )
 
 

@@ -15,7 +15,7 @@ from tuner.api.problems import allowed_methods
 OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
 """The first parts of the addresses of the page."""
 
-RESERVED = frozenset({"api", "assets", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
+RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
 """The first parts of addresses that programs use. A wrong one is answered with a problem as JSON, never with the page."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"

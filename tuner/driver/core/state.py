@@ -138,7 +138,11 @@ class State:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
-        hours = {"gpu_hours": self.usage.gpu_hours(self.now), "cpu_hours": self.usage.cpu_hours(self.now)}
+        hours = {
+            "gpu_hours": self.usage.gpu_hours(self.now),
+            "gpu_hours_saved": self.usage.gpu_hours_saved(),
+            "cpu_hours": self.usage.cpu_hours(self.now),
+        }
         return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
@@ -438,6 +442,8 @@ class State:
             case d.Start():
                 return self._start(decision, seq)
             case d.Stop(trial=number):
+                trial = self.trials[number]
+                self.usage.stop(trial.running_s, trial.t, self.spec.max_t)
                 return self._end(number, _S.STOPPED, decision.reason)
             case d.Complete(trial=number):
                 return self._end(number, _S.COMPLETED, decision.reason)

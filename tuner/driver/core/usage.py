@@ -13,6 +13,7 @@ class Usage:
         self.gpus = bundle.get("GPU", 0.0) * scaling.num_workers
         self.cpus = bundle.get("CPU", 0.0) * scaling.num_workers
         self.ended_s = 0.0  # of groups that have ended
+        self.saved_s = 0.0  # that trials would have held their room if they had not been stopped early
         self.since: dict[int, float] = {}  # trial -> when its present group got its room
 
     def begin(self, trial: int, time: float) -> None:
@@ -24,6 +25,11 @@ class Usage:
         if (since := self.since.pop(trial, None)) is not None:
             self.ended_s += max(0.0, time - since)
 
+    def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
+        """Take in that a trial is stopped at `t`, for which it has trained so long. At its own pace it had gone on to `max_t`."""
+        if max_t is not None and 0 < t < max_t:
+            self.saved_s += trained_s * (max_t / t - 1)
+
     def seconds(self, now: float) -> float:
         """Return the seconds of all groups together, up to now."""
         return self.ended_s + sum(max(0.0, now - since) for since in self.since.values())
@@ -33,6 +39,9 @@ class Usage:
 
     def cpu_hours(self, now: float) -> float:
         return self.seconds(now) * self.cpus / 3600
+
+    def gpu_hours_saved(self) -> float:
+        return self.saved_s * self.gpus / 3600
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
         """Return in how many seconds these GPU hours are used up by the groups that run now; None if none uses a GPU."""

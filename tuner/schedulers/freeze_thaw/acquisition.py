@@ -23,7 +23,7 @@ from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints, Posterior, Ro
 from tuner.schedulers.freeze_thaw.earlier import Earlier
 from tuner.schedulers.freeze_thaw.levels import tau
 from tuner.schedulers.freeze_thaw.novelty import distance_to_nearest, log_apart, log_new
-from tuner.schedulers.freeze_thaw.results import Results
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 
@@ -54,6 +54,7 @@ class DecisionInputs:
         thaw: the share of decisions that only started trials usually win.
         repeats: the probability of a repeat at each of `novelty.DISTANCES`, or None if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
+        rows: how many results the model is shown, at most.
         earlier: gives what earlier experiments expect of encoded configurations, if there are any.
         hints: realised points (h, p) that were good in earlier experiments.
     """
@@ -71,6 +72,7 @@ class DecisionInputs:
     thaw: float
     repeats: Floats | None = None
     few: bool = False
+    rows: int = MAX_ROWS
     earlier: Earlier | None = None
     hints: Floats | None = None
 
@@ -156,7 +158,7 @@ def choose_next(
     thaw = bool(generator.random() < q.thaw)
 
     slots = np.searchsorted(q.results.number, q.started)
-    kept = q.results.thinned(generator, int(slots[-1]) if q.held else None)
+    kept = q.results.thinned(generator, int(slots[-1]) if q.held else None, q.rows)
     warp = Warp.of(q.results.score[kept])
     incumbent = warp.forward(q.best)
     draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,36 @@ from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
 MAX_ROWS = 320  # results that the model is shown; its cost grows with the cube of their number
 TOP_TRIALS = 40  # the best trials, whose earlier results are preferred to those of other trials
 TOP_RESULTS = 180  # how many earlier results of the best trials are preferred
+
+Result = tuple[int, int, float | None]
+"""(trial, level index, score), where the score of a crash is None."""
+
+
+def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
+    """Return the results with other scores for those that violate the constraints.
+
+    Such a result counts as worse than nine of ten results within the constraints, and the worse the more it violates them. The
+    scale is that of the others, so that the model can learn where the constraints hold. If no result is within them, the
+    violation is all that counts.
+
+    Args:
+        results: the results.
+        excess: by how much each result violates them, by (trial, level index). Those that are not in it are within them.
+    """
+    if not excess:
+        return results
+    inside = [s for trial, level, s in results if s is not None and (trial, level) not in excess]
+    beyond = sorted(excess.values())
+    top, low = (max(inside), float(np.quantile(inside, 0.1))) if inside else (1.0, 0.0)
+    width = (top - low) or 1.0
+
+    def score(result: Result) -> float | None:
+        trial, level, value = result
+        own = excess.get((trial, level))
+        # By rank, since several metrics have several units, and a metric that is not reported counts as very far outside.
+        return value if value is None or own is None else low - width * bisect.bisect_right(beyond, own) / len(beyond)
+
+    return [(result[0], result[1], score(result)) for result in results]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +76,7 @@ class Results:
     @classmethod
     def of(
         cls,
-        results: Sequence[tuple[int, int, float | None]],
+        results: Sequence[Result],
         point: Callable[[int], Floats],
         repeats: Callable[[int], bool] = lambda number: False,
     ) -> Results:
@@ -64,8 +95,8 @@ class Results:
         repeat = np.array([repeats(int(n)) for n in numbers], dtype=bool)
         return cls(slot, level, score, numbers, best, newest, points, repeat)
 
-    def thinned(self, generator: np.random.Generator, always: int | None = None) -> Ints:
-        """Return the indices of the results that the model is shown: at most MAX_ROWS, ascending.
+    def thinned(self, generator: np.random.Generator, always: int | None = None, most: int = MAX_ROWS) -> Ints:
+        """Return the indices of the results that the model is shown: at most `most`, ascending.
 
         Results of repeats are left out: they say nothing new, and that copies agree says nothing about how similar
         neighbours are. The newest results of the best trials come first, then their earlier ones, which show how
@@ -73,7 +104,7 @@ class Results:
         fit, some are chosen at random. The newest result of slot `always` is always included.
         """
         own = np.flatnonzero(~self.repeat[self.slot])
-        if len(own) <= MAX_ROWS:
+        if len(own) <= most:
             return own
         place = np.full(len(self.best), TOP_TRIALS)
         top = self.top(TOP_TRIALS)
@@ -82,10 +113,10 @@ class Results:
         best, last = place < TOP_TRIALS, np.isin(own, self.newest)
         kind = np.where(best, np.where(last, 0, 3), np.where(last, 2, 3))
         earlier = np.flatnonzero(best & ~last)
-        kind[earlier[np.argsort(place[earlier], kind="stable")[:TOP_RESULTS]]] = 1
+        kind[earlier[np.argsort(place[earlier], kind="stable")[: TOP_RESULTS * most // MAX_ROWS]]] = 1
         if always is not None:
             kind[own == self.newest[always]] = 0
-        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:MAX_ROWS]])
+        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:most]])
 
     def top(self, count: int) -> Ints:
         """Return the slots of the best trials, best first, without repeats."""

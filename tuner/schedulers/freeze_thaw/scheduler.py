@@ -36,7 +36,7 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import Results
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -51,6 +51,9 @@ SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
 SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
 PATIENCE = 5  # in the first full trainings the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
+SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
+SHORT_ROWS = 60  # results that the smaller model is shown
+FIT_S = 0.3  # no fit before there has been this much training, in seconds, since the last one
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
 PRIOR = Prior()
@@ -190,16 +193,17 @@ class FreezeThawScheduler(Scheduler):
                 if math.isfinite(startup_s) and startup_s >= 0:
                     state.startups = [*state.startups, startup_s][-KEPT_TIMES:]
             case TrialReported():
-                self._reported(fact)
+                self._reported(fact, trials[fact.trial])
             case TrialEnded():
                 self._ended(fact, trials[fact.trial])
             case Fitted(payload=payload):
                 state.theta = [float(v) for v in payload["theta"]]
                 state.fitted_at = int(payload["results"])
+                state.fitted_spent = state.spent
                 state.fits += 1
                 state.ordinal += 1
 
-    def _reported(self, fact: TrialReported) -> None:
+    def _reported(self, fact: TrialReported, trial: Trial) -> None:
         state: FreezeThawState = self.state
         t, time = state.clock.get(fact.trial, (0.0, None))
         if fact.t > t:
@@ -207,13 +211,16 @@ class FreezeThawScheduler(Scheduler):
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
-        if state.best is None or fact.score > state.best:
+        excess = sum(max(0.0, c.excess(trial.last)) for c in self.context.constraints)
+        if not excess and (state.best is None or fact.score > state.best):
             state.best = fact.score
             state.records.append((state.spent, fact.score))
         index = self._passed(fact.t)
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
             state.results.append((fact.trial, index, fact.score))
+            if excess:
+                state.excess[fact.trial, index] = excess
             state.ordinal += 1
             state.held = fact.trial
         elif state.held == fact.trial:
@@ -287,7 +294,9 @@ class FreezeThawScheduler(Scheduler):
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
-        return (Pause(trial=number, reason=self._reasons.paused(fact.t, winner)),)
+        outside = "; it violates the constraints, so it counts as worse than those within them"
+        why = self._reasons.paused(fact.t, winner) + outside * (trials[number].feasible_now is False)
+        return (Pause(trial=number, reason=why),)
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
         state: FreezeThawState = self.state
@@ -357,11 +366,12 @@ class FreezeThawScheduler(Scheduler):
         running = sorted(n for n in state.running if n != held)
         asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
         if self._cache.asked != asked:
+            short = self._seconds(state.spent / max(len(state.results), 1)) < SHORT_S
             inputs = DecisionInputs(
                 results=self._results(trials),
                 levels=np.array(self._levels),
                 theta=self._theta(),
-                best=state.best if state.best is not None else 0.0,
+                best=state.best if state.best is not None else float(self._results(trials).score.max()),
                 started=np.array(paused, dtype=np.int64),
                 held=held is not None,
                 waste=np.array(waste),
@@ -370,7 +380,8 @@ class FreezeThawScheduler(Scheduler):
                 may_start=may_start,
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
-                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+                few=not self._cube.discrete and (short or self._draw("few") < self._idle_share(trials)),
+                rows=SHORT_ROWS if short else MAX_ROWS,
                 earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
             )
@@ -420,6 +431,8 @@ class FreezeThawScheduler(Scheduler):
         state: FreezeThawState = self.state
         count = len(state.results)
         if count < REFIT_GROWTH * state.fitted_at + 4:
+            return None
+        if self._seconds(state.spent - state.fitted_spent) < FIT_S:
             return None
         results = self._results(trials)
         kept = results.thinned(np.random.default_rng(self._key("fit", count)))
@@ -471,7 +484,9 @@ class FreezeThawScheduler(Scheduler):
         if self._cache.results is None or len(self._cache.results.slot) != len(results):
             repeats = self._repeats()
             self._cache.results = Results.of(
-                results, lambda n: self._point(trials[n]), lambda n: repeats.original(n) is not None
+                within(results, self.state.excess),
+                lambda n: self._point(trials[n]),
+                lambda n: repeats.original(n) is not None,
             )
         return self._cache.results
 
@@ -499,6 +514,11 @@ class FreezeThawScheduler(Scheduler):
         pace = statistics.median(state.pace)
         return statistics.median(state.startups) / pace if pace > 0 else 0.0
 
+    def _seconds(self, training: float) -> float:
+        """Return how many seconds this much training takes, in units of time_attr. It is infinite before that is known."""
+        pace: list[float] = self.state.pace
+        return training * statistics.median(pace) if pace else math.inf
+
     def _scout_due(self) -> bool:
         state: FreezeThawState = self.state
         if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
@@ -512,7 +532,7 @@ class FreezeThawScheduler(Scheduler):
         Training up to PATIENCE full trainings is not counted.
         """
         state: FreezeThawState = self.state
-        scores = [score for _, _, score in state.results if score is not None]
+        scores = [s for trial, level, s in state.results if s is not None and (trial, level) not in state.excess]
         if state.best is None or not scores or not state.spent:
             return 0.0
         near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))

@@ -12,7 +12,10 @@ class FreezeThawState:
     results: list[tuple[int, int, float | None]] = field(
         default_factory=list
     )  # trial, level index, score (None: crashed)
-    best: float | None = None  # the best score so far
+    excess: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # (trial, level index) of results that violate the constraints -> by how much
+    best: float | None = None  # the best score so far, within the constraints
     records: list[tuple[float, float]] = field(
         default_factory=list
     )  # (`spent` at that time, score) of each new best score
@@ -32,6 +35,7 @@ class FreezeThawState:
     startups: list[float] = field(default_factory=list)  # seconds, of the latest segments
     theta: list[float] = field(default_factory=list)  # parameters of the curve model
     fitted_at: int = 0  # number of results at the last fit
+    fitted_spent: float = 0.0  # `spent` at the last fit
     fits: int = 0
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
     granted: float = 0.0  # full trainings that the derived budget has at least, since users added trials

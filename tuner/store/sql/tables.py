@@ -182,6 +182,7 @@ experiment = Table(
     Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
     Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
     Column("gpu_hours", Real, nullable=False, server_default="0"),
+    Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
     Column("tags", JsonText),  # the tags of the changed spec, to filter by
 )

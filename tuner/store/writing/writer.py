@@ -27,7 +27,7 @@ FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
 _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
-  gpu_hours = COALESCE(?, gpu_hours), cpu_hours = COALESCE(?, cpu_hours),
+  gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, ended_at) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -233,6 +233,7 @@ class Writer:
                     None if best is None else dumps(best),
                     None if counts is None else dumps(counts),
                     summary.get("gpu_hours"),
+                    summary.get("gpu_hours_saved"),
                     summary.get("cpu_hours"),
                     clean(summary.get("reason")),
                     runs,

@@ -2,11 +2,11 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
-import { ticks } from "../curves/ticks";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
 import { ABSENT, choose, chosenWords, positionOf, valueOf, type Dimension } from "./dimensions";
+import { marksOf } from "./scatter";
 import { useWidth } from "./useWidth";
 
 interface ParallelChartProps {
@@ -18,6 +18,8 @@ interface ParallelChartProps {
   brushes: Brushes;
   /** Null takes the brush of that axis away. */
   onBrush: (id: string, chosen: Chosen | null) => void;
+  /** The axis `id` is put to this place among the others. */
+  onMove: (id: string, to: number) => void;
   only: ReadonlySet<number> | null;
   selected: number | null;
   pointed: number | null;
@@ -43,13 +45,28 @@ interface Layout {
 
 /** One line per trial through its parameters to its result. Dragging along an axis chooses trials; several axes choose together. */
 export function ParallelChart(props: ParallelChartProps) {
-  const { trials, dimensions, rank, colours, brushes, onBrush, only, selected, pointed, onSelect, onPoint, height } =
-    props;
+  const {
+    trials,
+    dimensions,
+    rank,
+    colours,
+    brushes,
+    onBrush,
+    onMove,
+    only,
+    selected,
+    pointed,
+    onSelect,
+    onPoint,
+    height,
+  } = props;
   const [root, room] = useWidth<HTMLDivElement>();
   const lower = useRef<HTMLCanvasElement>(null);
   const upper = useRef<HTMLCanvasElement>(null);
   const theme = useComputedColorScheme("light");
   const [drag, setDrag] = useState<{ id: string; from: number; to: number } | null>(null);
+
+  const [moved, setMoved] = useState<{ index: number; from: number; by: number } | null>(null);
 
   const width = Math.max(room, dimensions.length * NARROWEST);
   const optional = dimensions.some((one) => one.optional);
@@ -138,6 +155,28 @@ export function ParallelChart(props: ParallelChartProps) {
     const box = lower.current!.getBoundingClientRect();
     return nearestLine(lines, layout.x, only, event.clientX - box.left, event.clientY - box.top);
   };
+  // Axes are moved by their titles.
+  const place = (x: number) => {
+    const distances = layout.x.map((at) => Math.abs(at - x));
+    return distances.indexOf(Math.min(...distances));
+  };
+  const grab = (i: number) => (event: PointerEvent<SVGElement>) => {
+    event.currentTarget.setPointerCapture(event.pointerId);
+    setMoved({ index: i, from: event.clientX, by: 0 });
+  };
+  const pull = (event: PointerEvent<SVGElement>) => moved && setMoved({ ...moved, by: event.clientX - moved.from });
+  const drop = (dimension: Dimension) => () => {
+    if (!moved) return;
+    const to = place(layout.x[moved.index]! + moved.by);
+    if (to !== moved.index) onMove(dimension.id, to);
+    setMoved(null);
+  };
+  const step = (dimension: Dimension, i: number) => (event: KeyboardEvent) => {
+    const to = i + ({ ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? 0);
+    if (to === i || to < 0 || to >= dimensions.length) return;
+    event.preventDefault();
+    onMove(dimension.id, to);
+  };
   const keys = (dimension: Dimension) => (event: KeyboardEvent) => {
     if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
   };
@@ -148,7 +187,7 @@ export function ParallelChart(props: ParallelChartProps) {
         className={classes.parallel}
         style={{ width, height }}
         onPointerLeave={() => onPoint(null)}
-        onPointerMove={(event) => !drag && event.pointerType === "mouse" && onPoint(near(event))}
+        onPointerMove={(event) => !drag && !moved && event.pointerType === "mouse" && onPoint(near(event))}
         onClick={(event) => {
           if ((event.target as Element).closest("[data-axis]")) return;
           const number = near(event as unknown as PointerEvent<HTMLDivElement>);
@@ -171,9 +210,21 @@ export function ParallelChart(props: ParallelChartProps) {
             const chosen = brushes[dimension.id];
             const live = drag?.id === dimension.id ? drag : null;
             return (
-              <g key={dimension.id} transform={`translate(${layout.x[i]},0)`} data-axis={dimension.id}>
+              <g
+                key={dimension.id}
+                transform={`translate(${layout.x[i]! + (moved?.index === i ? moved.by : 0)},0)`}
+                data-axis={dimension.id}
+              >
                 <text
-                  className={classes.axisTitle}
+                  className={`${classes.axisTitle} ${classes.movable}`}
+                  tabIndex={0}
+                  role="button"
+                  aria-label={`Move the axis ${dimension.label} with the left and right arrow keys`}
+                  onPointerDown={grab(i)}
+                  onPointerMove={pull}
+                  onPointerUp={drop(dimension)}
+                  onPointerCancel={() => setMoved(null)}
+                  onKeyDown={step(dimension, i)}
                   y={14}
                   textAnchor={i === 0 ? "start" : i === dimensions.length - 1 ? "end" : "middle"}
                   x={i === 0 ? -44 : i === dimensions.length - 1 ? 56 : 0}
@@ -183,8 +234,13 @@ export function ParallelChart(props: ParallelChartProps) {
                   {dimension.range?.log ? " (log)" : ""}
                 </text>
                 <line y1={layout.top} y2={layout.bottom} className={classes.axisLine} />
-                {marksOf(dimension, layout).map(({ y, label }) => (
-                  <text key={label} className={classes.axisMark} x={6} y={y + 3.5}>
+                {marksOf(dimension, layout.bottom - layout.top).map(({ at, label }) => (
+                  <text
+                    key={label}
+                    className={classes.axisMark}
+                    x={6}
+                    y={layout.bottom - at * (layout.bottom - layout.top) + 3.5}
+                  >
                     {short(label, 12)}
                   </text>
                 ))}
@@ -246,17 +302,6 @@ export function nearestLine(
     if (distance <= best) [best, found] = [distance, number];
   }
   return found;
-}
-
-function marksOf(dimension: Dimension, { top, bottom }: Layout): { y: number; label: string }[] {
-  const at = (position: number) => bottom - position * (bottom - top);
-  if (!dimension.range)
-    return dimension.categories.map((label, i) => ({ y: at((i + 0.5) / dimension.categories.length), label }));
-  const { min, max, log } = dimension.range;
-  const found = ticks(log ? "log" : "linear", min, max, { pixels: bottom - top, horizontal: false });
-  return found.at.flatMap((value, i) =>
-    found.labels[i] ? [{ y: at(positionOf(dimension, value) ?? 0), label: found.labels[i] }] : [],
-  );
 }
 
 /** The position of an axis's brush. */

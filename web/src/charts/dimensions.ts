@@ -149,6 +149,12 @@ export function dimensionsOf(
   return found;
 }
 
+/** Put the axes that `ids` names into its order; others stay behind them, in the order that they had. */
+export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]): readonly Dimension[] {
+  const named = ids.flatMap((id) => dimensions.find((one) => one.id === id) ?? []);
+  return [...named, ...dimensions.filter((one) => !named.includes(one))];
+}
+
 function dimensionOf(name: string, values: readonly unknown[], domain: Domain, optional: boolean): Dimension | null {
   const base = { id: name, label: name, objective: false, optional };
   const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));

@@ -63,3 +63,67 @@ export function staircase(
   });
   return sorted.length < 2 ? [] : corners;
 }
+
+/**
+ * The share of the box between the worst and the best value of each objective that some point beats: from the corner of the worst
+ * values, which the point with them does not cover at all. 0 for no points.
+ */
+export function hypervolume(points: readonly (readonly number[])[]): number {
+  const front = nondominated(points);
+  const dimensions = front[0]?.length ?? 0;
+  if (dimensions === 0) return 0;
+  if (dimensions === 1) return Math.max(...front.map(([x]) => x!));
+  // Slices along the last axis, from its best value down; each is covered by the points that reach it.
+  const last = dimensions - 1;
+  const sorted = [...front].sort((a, b) => b[last]! - a[last]!);
+  let volume = 0;
+  sorted.forEach((point, i) => {
+    const height = point[last]! - (sorted[i + 1]?.[last] ?? 0);
+    if (height > 0) volume += height * hypervolume(sorted.slice(0, i + 1).map((one) => one.slice(0, last)));
+  });
+  return volume;
+}
+
+function nondominated(points: readonly (readonly number[])[]): (readonly number[])[] {
+  const sorted = [...points].sort((a, b) => compare(b, a));
+  const front: (readonly number[])[] = [];
+  for (const one of sorted) if (!front.some((other) => other.every((value, i) => value >= one[i]!))) front.push(one);
+  return front;
+}
+
+/**
+ * How the front grew: the hypervolume after each trial that ended and enlarged it, as [seconds since `begin`, share]. The box is
+ * that of all points, so the shares of a running search can change when it finds worse or better extremes.
+ */
+export function hypervolumeOverTime(
+  points: readonly Point[],
+  objectives: readonly Objective[],
+  trials: ReadonlyMap<number, Trial>,
+  begin: string | null,
+): [number, number][] {
+  const ends = objectives.map((_, i) => {
+    const values = points.map((one) => one.values[i]!);
+    return { min: Math.min(...values), max: Math.max(...values) };
+  });
+  const start = begin === null ? NaN : Date.parse(begin);
+  const ended = points.flatMap(({ number, values }) => {
+    const end = trials.get(number)?.ended_at;
+    if (!end || Number.isNaN(start)) return [];
+    const good = values.map((value, i) => {
+      const { min, max } = ends[i]!;
+      const share = max > min ? (value - min) / (max - min) : 1;
+      return objectives[i]!.mode === "max" || max === min ? share : 1 - share;
+    });
+    return [{ at: Math.max(0, (Date.parse(end) - start) / 1000), good }];
+  });
+  ended.sort((a, b) => a.at - b.at);
+  const found: [number, number][] = [];
+  let front: (readonly number[])[] = [];
+  for (const { at, good } of ended) {
+    if (front.some((other) => other.every((value, i) => value >= good[i]!))) continue;
+    front = nondominated([...front, good]);
+    const share = hypervolume(front);
+    if (share > (found[found.length - 1]?.[1] ?? 0)) found.push([at, share]);
+  }
+  return found;
+}

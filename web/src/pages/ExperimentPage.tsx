@@ -7,6 +7,7 @@ import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
+import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment, readable } from "../format";
 import { experimentEnded } from "../live/states";
@@ -40,6 +41,9 @@ import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNu
 import classes from "./ExperimentPage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
+const HistoryPanel = lazy(() => import("../parts/HistoryPanel"));
+const SlicesPanel = lazy(() => import("../parts/SlicesPanel"));
+const Importance = lazy(() => import("../parts/Importance"));
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
@@ -97,10 +101,12 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   };
 
   const several = experiment.objectives.length > 1;
+  const single = useMemo(() => isSingle(trials) && !several, [trials, several]);
+  const history = single && address.get("x") === null;
   const bred = isBred(experiment);
   const tabs = [
     ...(several ? [["pareto", "Pareto front"]] : []),
-    ["curves", "Curves"],
+    ["curves", history ? "History" : "Curves"],
     ["parameters", "Parameters"],
     ...(bred ? [["lineage", "Lineage"]] : []),
     ["decisions", "Decisions"],
@@ -111,7 +117,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 
   const brushText = address.get("brush");
   // Compute the dimensions only if somebody looks at them, since they change with every report.
-  const wanted = tab === "parameters" || brushText !== null;
+  const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
     () => (wanted ? dimensionsOf(trials, { metric: objective, space }) : NO_DIMENSIONS),
@@ -230,19 +236,31 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             {tab === "curves" && (
               <>
                 <div className={classes.top}>
-                  <CurvesPanel
-                    experiment={experiment}
-                    live={live}
-                    trials={byNumber}
-                    sample={sample}
-                    colours={colours}
-                    rank={rank}
-                    only={only}
-                    selected={selected}
-                    pointed={pointed}
-                    onSelect={select}
-                    address={address}
-                  />
+                  {history ? (
+                    <HistoryPanel
+                      experiment={experiment}
+                      sample={sample}
+                      trials={trials}
+                      where={where}
+                      rank={rank}
+                      onCurves={() => set({ x: "time" })}
+                      {...views}
+                    />
+                  ) : (
+                    <CurvesPanel
+                      experiment={experiment}
+                      live={live}
+                      trials={byNumber}
+                      sample={sample}
+                      colours={colours}
+                      rank={rank}
+                      only={only}
+                      selected={selected}
+                      pointed={pointed}
+                      onSelect={select}
+                      address={address}
+                    />
+                  )}
                   <div className={classes.side}>
                     <BestPanel
                       experiment={experiment}
@@ -258,12 +276,34 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     />
                   </div>
                 </div>
+                {history && (
+                  <SlicesPanel
+                    experiment={experiment}
+                    trials={trials}
+                    dimensions={dimensions}
+                    where={where}
+                    rank={rank}
+                    {...views}
+                  />
+                )}
+                {history && (
+                  <Panel title="Importance of parameters">
+                    <Importance experiment={experiment} />
+                  </Panel>
+                )}
                 {table}
               </>
             )}
             {tab === "pareto" && (
               <>
-                <ParetoTab experiment={experiment} sample={sample} trials={trials} byNumber={byNumber} {...views} />
+                <ParetoTab
+                  experiment={experiment}
+                  sample={sample}
+                  trials={trials}
+                  byNumber={byNumber}
+                  where={where}
+                  {...views}
+                />
                 {table}
               </>
             )}
@@ -276,6 +316,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   dimensions={dimensions}
                   rank={rank}
                   brushes={brushes}
+                  where={where}
                   {...views}
                 />
                 {table}

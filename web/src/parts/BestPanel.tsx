@@ -1,9 +1,12 @@
 import type { Experiment, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
+import { csv } from "../charts/save";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./parts.module.css";
 import { useNow } from "./useNow";
 
@@ -27,11 +30,20 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
     <Panel
       title={`Best ${experiment.metric} so far`}
       aside={
-        best && (
-          <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
-            trial {best.trial_number}, iteration {best.iteration}
-          </button>
-        )
+        <div className={classes.controls}>
+          {best && (
+            <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
+              trial {best.trial_number}, iteration {best.iteration}
+            </button>
+          )}
+          {soFar && (
+            <SaveMenu
+              name={`${experiment.name} best ${experiment.metric}`}
+              csv={() => csv([["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])])}
+              call={curvesCall(experiment.id, experiment.metric, x)}
+            />
+          )}
+        </div>
       }
     >
       {soFar && soFar.x.length > 0 ? (

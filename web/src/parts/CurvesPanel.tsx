@@ -2,6 +2,7 @@ import { SegmentedControl, Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial, XAxis } from "../api/types";
+import { curvesCall } from "../charts/copies";
 import { curvesCsv } from "../charts/save";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
@@ -115,7 +116,7 @@ export function CurvesPanel({
         metrics.length > 1 ? (
           <Select
             size="xs"
-            w={170}
+            w={140}
             aria-label="Metric"
             allowDeselect={false}
             data={metrics}
@@ -153,7 +154,7 @@ export function CurvesPanel({
           />
           <Select
             size="xs"
-            w={96}
+            w={88}
             aria-label="How many curves"
             allowDeselect={false}
             data={[{ value: "", label: "all" }, ...TOP.map((one) => ({ value: String(one), label: `best ${one}` }))]}
@@ -173,7 +174,7 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} />
+          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, x)} />
         </div>
       }
     >

@@ -12,7 +12,7 @@ const REFRESH_MS = 20_000;
 const PER_PARAMETER = 15;
 
 /** Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. */
-export function Importance({ experiment }: { experiment: Experiment }) {
+export default function Importance({ experiment }: { experiment: Experiment }) {
   const query = useQuery({
     queryKey: keys.importance(experiment.id),
     queryFn: ({ signal }) => api.importance(experiment.id, signal),

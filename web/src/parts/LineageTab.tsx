@@ -2,11 +2,14 @@ import { Skeleton } from "@mantine/core";
 import { useMemo } from "react";
 import type { Experiment } from "../api/types";
 import { LaneChart } from "../charts/LaneChart";
+import { curvesCall } from "../charts/copies";
 import { lanesOf } from "../charts/lanes";
+import { curvesCsv } from "../charts/save";
 import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
 
 interface LineageTabProps {
   experiment: Experiment;
@@ -22,7 +25,18 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
   const { source } = useSources(live, true);
   const lanes = useMemo(() => curves.data && lanesOf(curves.data, source, rank), [curves.data, source, rank]);
   return (
-    <Panel title="Lineage of the population">
+    <Panel
+      title="Lineage of the population"
+      aside={
+        curves.data && (
+          <SaveMenu
+            name={`${experiment.name} lineage`}
+            csv={() => curvesCsv(curves.data, null)}
+            call={curvesCall(experiment.id, experiment.metric, "step")}
+          />
+        )
+      }
+    >
       {curves.isError && !curves.data && (
         <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />
       )}

@@ -2,17 +2,20 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
 import type { Experiment, Trial } from "../api/types";
+import { trialsCall } from "../charts/copies";
 import { trialsCsv } from "../charts/save";
 import { ParallelChart } from "../charts/ParallelChart";
-import type { Dimension } from "../charts/dimensions";
+import { inOrder, type Dimension } from "../charts/dimensions";
 import { keys } from "../live/useExperiment";
-import { formatBrushes, type Brushes, type Chosen } from "../pages/address";
+import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../pages/address";
 import type { Address } from "../pages/useAddress";
-import { Importance } from "./Importance";
+import { ContourPanel } from "./ContourPanel";
+import Importance from "./Importance";
 import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
 import { SaveMenu } from "./SaveMenu";
 import { SampleNote } from "./SampleNote";
+import SlicesPanel from "./SlicesPanel";
 import classes from "./parts.module.css";
 
 interface ParametersTabProps {
@@ -29,6 +32,8 @@ interface ParametersTabProps {
   pointed: number | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
+  /** The filters as conditions of the service. */
+  where: readonly string[];
   address: Address;
 }
 
@@ -39,6 +44,7 @@ export default function ParametersTab({
   trials,
   dimensions,
   brushes,
+  where,
   address,
   ...rest
 }: ParametersTabProps) {
@@ -48,11 +54,17 @@ export default function ParametersTab({
     queryFn: ({ signal }) => api.importance(experiment.id, signal),
   });
   const items = importance.data?.items;
-  const ordered = useMemo(() => {
+  const byImportance = useMemo(() => {
     const place = new Map(items?.map(({ parameter }, i) => [parameter, i]));
     const placeOf = ({ id }: Dimension) => place.get(id) ?? Infinity;
     return [...dimensions].sort((a, b) => Number(a.objective) - Number(b.objective) || placeOf(a) - placeOf(b) || 0);
   }, [dimensions, items]);
+  const axesText = address.get("axes");
+  const ordered = useMemo(() => inOrder(byImportance, parseList(axesText)), [byImportance, axesText]);
+  const onMove = (id: string, to: number) => {
+    const others = ordered.map((one) => one.id).filter((one) => one !== id);
+    address.set({ axes: formatList([...others.slice(0, to), id, ...others.slice(to)]) });
+  };
   const onBrush = (id: string, chosen: Chosen | null) => {
     const { [id]: _, ...others } = brushes;
     address.set({ brush: formatBrushes(chosen ? { ...others, [id]: chosen } : others) });
@@ -64,9 +76,18 @@ export default function ParametersTab({
         aside={
           <>
             <span className={classes.dimmed}>
-              drag along an axis to choose trials, click it to take the choice back
+              drag along an axis to choose trials, click it to take the choice back; drag a name to move its axis
             </span>
-            <SaveMenu name={`${experiment.name} parameters`} csv={() => trialsCsv(trials, rest.only)} />
+            {axesText && (
+              <button type="button" className={classes.link} onClick={() => address.set({ axes: null })}>
+                order by importance
+              </button>
+            )}
+            <SaveMenu
+              name={`${experiment.name} parameters`}
+              csv={() => trialsCsv(trials, rest.only)}
+              call={trialsCall(experiment.id, where)}
+            />
           </>
         }
       >
@@ -77,6 +98,7 @@ export default function ParametersTab({
             dimensions={ordered}
             brushes={brushes}
             onBrush={onBrush}
+            onMove={onMove}
             height={340}
             {...rest}
           />
@@ -89,6 +111,15 @@ export default function ParametersTab({
       <Panel title="Importance of parameters">
         <Importance experiment={experiment} />
       </Panel>
+      <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
+      <ContourPanel
+        experiment={experiment}
+        trials={trials}
+        dimensions={byImportance}
+        where={where}
+        address={address}
+        {...rest}
+      />
     </>
   );
 }

@@ -1,0 +1,276 @@
+"""Test leases and the log, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from tests.store.examples import T0, a_report, a_spec, begin, run_all
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Exploit, Finish, Pause, Stop
+from tuner.domain.events import (
+    CheckpointInfo,
+    CheckpointSaved,
+    Commanded,
+    Failure,
+    Reported,
+    SegmentEnded,
+    Waiting,
+)
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Segment
+from tuner.errors import Conflict, LostLease, NotFound, StoreError
+from tuner.store import Store
+from tuner.store.writing import history
+
+
+class TestLeases:
+    def test_a_new_experiment_is_claimable_until_claimed(self, store: Store) -> None:
+        made = store.experiments.create(a_spec())
+        assert [e.id for e in store.drivers.claimable(T0)] == [made.id]
+        assert store.drivers.claim(made.id, "one", 10, T0) == 1
+        assert store.drivers.claimable(T0 + 9) == []
+        assert [e.id for e in store.drivers.claimable(T0 + 10)] == [made.id]
+
+    def test_a_living_lease_keeps_others_out(self, store: Store) -> None:
+        made = store.experiments.create(a_spec())
+        store.drivers.claim(made.id, "one", 10, T0)
+        with pytest.raises(Conflict, match="driven by one"):
+            store.drivers.claim(made.id, "two", 10, T0 + 9)
+        assert store.drivers.claim(made.id, "one", 10, T0 + 9) == 2  # its own, after a fall
+        assert store.drivers.claim(made.id, "two", 10, T0 + 20) == 3
+
+    def test_whoever_lost_the_lease_writes_nothing(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        store.drivers.claim(made.id, "other", 10, T0 + 1000)
+        before = list(store.drivers.load(made.id))
+        batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.COMPLETED)
+        with pytest.raises(LostLease):
+            store.drivers.commit(made.id, epoch, batch, T0)
+        with pytest.raises(LostLease):
+            store.drivers.renew(made.id, epoch, 10, T0)
+        store.drivers.release(made.id, epoch)  # not its own any more: nothing happens
+        assert list(store.drivers.load(made.id)) == before
+        assert store.metrics.names(made.id) == []
+        after = store.experiments.get(made.public_id)
+        assert (after.state, after.driver_owner, after.driver_epoch) == (ExperimentState.RUNNING, "other", 2)
+
+    def test_a_batch_without_a_log_checks_the_lease_too(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.drivers.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+        store.drivers.claim(made.id, "other", 10, T0 + 1000)
+        with pytest.raises(LostLease):
+            store.drivers.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+
+    def test_renewing_and_releasing(self, store: Store) -> None:
+        made = store.experiments.create(a_spec())
+        epoch = store.drivers.claim(made.id, "one", 10, T0)
+        store.drivers.renew(made.id, epoch, 10, T0 + 8)
+        assert store.drivers.claimable(T0 + 17) == []
+        store.drivers.release(made.id, epoch)
+        assert [e.id for e in store.drivers.claimable(T0 + 9)] == [made.id]
+
+    def test_an_ended_experiment_is_not_claimed(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0 + 5
+        )
+        store.drivers.release(made.id, epoch)
+        assert store.drivers.claimable(T0 + 1000) == []
+        with pytest.raises(Conflict, match="completed"):
+            store.drivers.claim(made.id, "two", 10, T0 + 1000)
+        with pytest.raises(NotFound):
+            store.drivers.claim(made.id + 1, "two", 10, T0)
+
+    def test_a_paused_one_wants_a_driver_when_somebody_wants_it_resumed(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0 + 5)
+        store.drivers.release(made.id, epoch)
+        assert store.drivers.claimable(T0 + 1000) == []
+        store.commands.add(made.id, "pause")
+        assert store.drivers.claimable(T0 + 1000) == []
+        store.commands.add(made.id, "resume")
+        assert [e.id for e in store.drivers.claimable(T0 + 1000)] == [made.id]
+
+    def test_of_many_that_claim_at_once_one_wins(self, store: Store, database_url: str) -> None:
+        made = store.experiments.create(a_spec())
+        won: list[str] = []
+        barrier = threading.Barrier(4)
+
+        def compete(name: str) -> None:
+            with Store.open(database_url) as own:
+                barrier.wait()
+                try:
+                    own.drivers.claim(made.id, name, 60, T0)
+                    won.append(name)
+                except Conflict:
+                    pass
+
+        run_all([threading.Thread(target=compete, args=(f"driver {n}",)) for n in range(4)])
+        assert won == [store.experiments.get(made.public_id).driver_owner]
+
+
+class TestLog:
+    def test_the_log_comes_back_in_order(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2, segments=2)
+        checkpoint = CheckpointInfo(id="ckp_1", uri="/c/1", step=3, bytes=10, ready=False)
+        log = [
+            (6, Waiting(time=T0 + 1, trial=0, segment=2, reason="waits for 2 GPUs")),
+            (7, a_report(0, 1)),
+            (8, Stop(reason="stopped at iteration 1: 0.01 is below the cut 0.5, rank 6 of 9", trial=0)),
+            (9, dataclasses.replace(a_report(1, 3), checkpoint=checkpoint)),
+            (
+                10,
+                CheckpointSaved(
+                    time=T0 + 5,
+                    trial=1,
+                    segment=1,
+                    checkpoint=dataclasses.replace(checkpoint, ready=True, uri="s3://b/1"),
+                ),
+            ),
+            (
+                11,
+                Exploit(
+                    reason="worst", trial=0, donor=1, params={"lr": 0.5}, checkpoint="ckp_1", mutations={"lr": "× 1.2"}
+                ),
+            ),
+            (12, Pause(reason="rest", trial=1, held=True)),
+            (13, Commanded(time=T0 + 6, command="pause", trial=None, reason="a person")),
+            (14, Reported(time=T0 + 7, trial=1, segment=2, report_no=1, iteration=4, metrics={}, step=2**40)),
+            (
+                15,
+                SegmentEnded(
+                    time=T0 + 8,
+                    trial=1,
+                    segment=2,
+                    outcome="failed",
+                    failure=Failure(
+                        kind="user", message="boom \0 \ud800", rank=1, traceback="Traceback…", stacks={"0": "main"}
+                    ),
+                ),
+            ),
+        ]
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 8)
+        assert list(store.drivers.load(made.id, after=5)) == log
+        assert [seq for seq, _ in store.drivers.load(made.id)] == list(range(1, 16))
+        assert store.experiments.get(made.public_id).last_event_seq == 15
+
+    @pytest.mark.parametrize("chunk", [1, 2, 7, 8, 9])
+    def test_it_is_read_in_chunks(self, store: Store, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+        monkeypatch.setattr(history, "CHUNK", chunk)
+        made, epoch, trials = begin(store)
+        log = [(3 + n, a_report(0, n)) for n in range(1, 6)]
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [seq for seq, _ in store.drivers.load(made.id)] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert list(store.drivers.load(made.id, after=3)) == log
+
+    def test_writing_a_batch_again_changes_nothing(self, store: Store, database_url: str) -> None:
+        made, epoch, trials = begin(store)
+        info = CheckpointInfo(id="ckp_1", uri="/c/1", step=1)
+        log = [(4, dataclasses.replace(a_report(0, 1), checkpoint=info)), (5, Stop(reason="enough", trial=0))]
+        trials[0].segments.append(Segment(2, "resume", {}, 1, info))
+        batch = Batch(log=log, trials=trials, carried_out=[5])
+        store.drivers.commit(made.id, epoch, batch, T0)
+        before = (
+            list(store.drivers.load(made.id)),
+            store.trials.get(trial_id(made.public_id, 0)),
+            store.log.decisions(made.id),
+        )
+        store.drivers.commit(made.id, epoch, batch, T0)
+        with Store.open(database_url) as other:
+            other.drivers.commit(made.id, epoch, batch, T0)
+        assert (
+            list(store.drivers.load(made.id)),
+            store.trials.get(trial_id(made.public_id, 0)),
+            store.log.decisions(made.id),
+        ) == before
+
+    def test_numbers_that_are_none_come_back(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        metrics: dict[str, Any] = {
+            "nan": math.nan,
+            "up": math.inf,
+            "down": -math.inf,
+            "tiny": 5e-324,
+            "third": 1 / 3,
+            "big": 10**400,
+        }
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, **metrics))], trials=trials), T0)
+        [(_, report)] = store.drivers.load(made.id, after=3)
+        assert isinstance(report, Reported)
+        assert math.isnan(report.metrics["nan"])
+        assert [report.metrics[name] for name in ("up", "down", "tiny", "third", "big")] == [
+            math.inf,
+            -math.inf,
+            5e-324,
+            1 / 3,
+            math.inf,
+        ]
+        [curve] = store.metrics.curves(made.id, "nan").curves
+        assert curve.segments[0].y == [None]
+
+    def test_a_report_of_a_segment_that_nobody_opened_is_refused_whole(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        with pytest.raises(StoreError, match="trial 0 has no segment 7"):
+            store.drivers.commit(
+                made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 1, segment=7))], trials=trials), T0
+            )
+        assert len(list(store.drivers.load(made.id))) == 3
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+        assert len(list(store.drivers.load(made.id))) == 4
+
+    def test_a_log_with_a_gap_or_a_second_entry_of_a_number_is_refused(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials), T0)
+        before = list(store.drivers.load(made.id))
+        for first in (7, 3):
+            with pytest.raises(StoreError, match=f"the log ends at 5 and this batch begins at {first}") as caught:
+                store.drivers.commit(
+                    made.id, epoch, Batch(log=[(first, Stop(reason="no", trial=0))], summary={"reason": "no"}), T0
+                )
+            assert not isinstance(caught.value, LostLease)
+        assert list(store.drivers.load(made.id)) == before
+        merged = [(4, a_report(0, 1)), (5, a_report(0, 2)), (6, Finish(reason="done"))]
+        store.drivers.commit(
+            made.id, epoch, Batch(log=merged, trials=trials), T0
+        )  # an answer was lost, and more has come since
+        assert list(store.drivers.load(made.id)) == [*before, merged[2]]
+
+    def test_experiments_do_not_mix(self, store: Store) -> None:
+        one, epoch_one, trials_one = begin(store)
+        two, epoch_two, trials_two = begin(store)
+        store.drivers.commit(one.id, epoch_one, Batch(log=[(4, a_report(0, 1, accuracy=0.1))], trials=trials_one), T0)
+        store.drivers.commit(two.id, epoch_two, Batch(log=[(4, a_report(0, 1, accuracy=0.2))], trials=trials_two), T0)
+        values = [
+            [entry.metrics for _, entry in store.drivers.load(e.id, after=3) if isinstance(entry, Reported)]
+            for e in (one, two)
+        ]
+        assert values == [[{"accuracy": 0.1}], [{"accuracy": 0.2}]]
+
+    def test_readers_see_whole_batches_only(self, store: Store, database_url: str) -> None:
+        made, epoch, trials = begin(store)
+        done = threading.Event()
+        torn: list[int] = []
+
+        def read() -> None:
+            with Store.open(database_url) as own:
+                while not done.is_set():
+                    reports = [entry for _, entry in own.drivers.load(made.id, after=3)]
+                    if len(reports) % 10 or any(len(r.metrics) != 2 for r in reports if isinstance(r, Reported)):
+                        torn.append(len(reports))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for batch in range(30):
+                log = [(4 + batch * 10 + n, a_report(0, 1 + batch * 10 + n)) for n in range(10)]
+                store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        finally:
+            done.set()
+            reader.join()
+        assert torn == []

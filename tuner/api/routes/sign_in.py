@@ -1,0 +1,117 @@
+"""/auth: sign in with an OpenID Connect provider. These are pages for browsers, and so not part of the API's document."""
+
+from __future__ import annotations
+
+import html
+import logging
+import time
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from tuner.api.auth import cookie_name, source_of
+from tuner.api.context import Here
+from tuner.api.oidc import PENDING_S, Pending, Provider, ProviderSilent, SignInRefused
+from tuner.api.routes.access import set_session
+from tuner.errors import StoreError
+from tuner.store.access import AuditRecord
+
+log = logging.getLogger(__name__)
+
+LOGIN, CALLBACK = "/auth/login", "/auth/callback"
+
+
+def router(provider: Provider) -> APIRouter:
+    """Return the routes of one provider."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get(LOGIN)
+    async def login(request: Request, next: str = "/") -> Response:
+        try:
+            url, pending = await provider.begin(_callback(request), _own_path(next))
+        except ProviderSilent as error:
+            return _page(503, str(error))
+        response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
+        response.set_cookie(
+            _cookie(request),
+            pending.packed(),
+            max_age=PENDING_S,
+            path=_root(request) + CALLBACK,
+            httponly=True,
+            samesite="lax",  # the provider sends the browser back, which is another site
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    @routes.get(CALLBACK)
+    async def callback(
+        here: Here, request: Request, state: str = "", code: str = "", error: str = "", error_description: str = ""
+    ) -> Response:
+        address = source_of(request.scope)
+        if (wait_s := here.authenticator.must_wait_s(address)) > 0:
+            return _page(429, "too many failed attempts to sign in", {"Retry-After": str(int(wait_s) + 1)})
+        pending = Pending.unpacked(request.cookies.get(_cookie(request), ""))
+        here.authenticator.tried(address)
+        try:
+            if pending is None or not state or state != pending.state:
+                raise SignInRefused("this sign-in was not begun in this browser, or it has taken too long")
+            if error or not code:
+                raise SignInRefused(
+                    f"the provider refused the sign-in: {error_description or error or 'no code'}"[:300]
+                )
+            identity = await provider.finish(_callback(request), code, pending)
+            here.authenticator.succeeded(address)
+            secret, lasts_s = await here.authenticator.open_session(identity)
+        except SignInRefused as refused:
+            return _forget(_page(403, str(refused)), request)
+        except (ProviderSilent, StoreError) as silent:
+            return _forget(_page(503, str(silent)), request)
+        response = RedirectResponse(_root(request) + pending.path, 303, {"Cache-Control": "no-store"})
+        set_session(response, request, secret, lasts_s)
+        await here.authenticator.note(
+            AuditRecord(
+                time=time.time(),
+                actor=identity.name,
+                token_id=None,
+                method="GET",
+                path=CALLBACK,
+                status=303,
+                address=request.client.host if request.client else "unknown",
+                project=identity.project,
+            )
+        )
+        return _forget(response, request)
+
+    return routes
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path") or "")
+
+
+def _callback(request: Request) -> str:
+    """Return the address to which the provider sends browsers back. The provider must know it."""
+    return f"{request.url.scheme}://{request.headers.get('host', '')}{_root(request)}{CALLBACK}"
+
+
+def _own_path(path: str) -> str:
+    """Return a path of this page; ``/`` for anything that might lead elsewhere."""
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if safe and "\\" not in path else "/"
+
+
+def _cookie(request: Request) -> str:
+    return cookie_name(request.scope).replace("session", "oidc")
+
+
+def _forget(response: Response, request: Request) -> Response:
+    response.delete_cookie(_cookie(request), path=_root(request) + CALLBACK, httponly=True, samesite="lax")
+    return response
+
+
+def _page(status: int, why: str, headers: dict[str, str] | None = None) -> HTMLResponse:
+    log.warning("a sign-in failed: %s", why)
+    head = "<!doctype html><html lang=en><meta charset=utf-8><title>Sign in</title>"
+    text = f"{head}<p>{html.escape(why)}.<p><a href=login>Try again</a>"
+    safe = {"Cache-Control": "no-store", "X-Frame-Options": "DENY", "Content-Security-Policy": "default-src 'none'"}
+    return HTMLResponse(text, status, {**safe, **(headers or {})})

@@ -1,0 +1,127 @@
+"""Copy all rows between PostgreSQL and an SQLite file, which is how a PostgreSQL database is backed up and restored.
+
+Both have the same tables, so the file is itself a tuner database. Values are copied as they are stored, without reading them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Boolean, Connection, Table, text
+
+from tuner.errors import Conflict, StoreError
+from tuner.store.sql import migrate
+from tuner.store.sql.connect import connect, shown_url, translated
+from tuner.store.sql.tables import metadata
+
+ROWS = 5_000
+"""How many rows are read and written at once."""
+
+LOCK_S = 10
+"""Seconds to wait until nobody else uses the tables that are replaced."""
+
+
+def export(url: str, target: Path) -> None:
+    """Copy a PostgreSQL database, as it is at one moment, to a new SQLite file. Services and searches go on.
+
+    Raises:
+        StoreError: the database cannot be read, or it does not have the tables of this version.
+    """
+    source = connect(url)
+    try:
+        with translated("postgresql"):
+            found = migrate.revision(source)
+        if found != migrate.head():
+            raise StoreError(f"{shown_url(url)} does not have the tables of this version; run `tuner migrate` first")
+        _make(target)
+        with (
+            translated("postgresql"),
+            source.connect().execution_options(isolation_level="REPEATABLE READ", stream_results=True) as read,
+            closing(sqlite3.connect(target)) as write,
+        ):
+            write.execute("PRAGMA synchronous = OFF")  # the file counts only once it is whole
+            for table in metadata.sorted_tables:
+                names = [column.name for column in table.columns]
+                marks = ", ".join("?" * len(names))
+                for rows in _rows_of(read, table, names):
+                    write.executemany(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})", rows)
+            write.commit()
+            write.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        source.dispose()
+
+
+def put_back(url: str, source: Path, *, force: bool = False) -> None:
+    """Replace the rows of a PostgreSQL database by those of an SQLite file that has the tables of this version.
+
+    Raises:
+        Conflict: the database has experiments, and `force` is not given.
+        StoreError: somebody uses the database.
+    """
+    target = connect(url)
+    try:
+        migrate.migrate(target)
+        with (
+            translated("postgresql"),
+            closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read,
+            target.begin() as write,
+        ):
+            write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
+            if not force and write.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
+                raise Conflict(f"{shown_url(url)} has experiments, which would be lost; --force replaces them")
+            write.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
+            for table in metadata.sorted_tables:
+                _fill(write, table, read)
+    finally:
+        target.dispose()
+
+
+def _make(target: Path) -> None:
+    """Make an SQLite file with the tables of this version."""
+    engine = connect(f"sqlite:///{target}", "NORMAL")
+    try:
+        migrate.migrate(engine)
+    finally:
+        engine.dispose()
+
+
+def _rows_of(connection: Connection, table: Table, names: list[str]) -> Iterator[list[Any]]:
+    columns = ", ".join(f'"{name}"' for name in names)
+    result = connection.exec_driver_sql(f"SELECT {columns} FROM {table.name}")
+    while rows := result.fetchmany(ROWS):
+        yield [tuple(row) for row in rows]
+
+
+def _fill(connection: Connection, table: Table, source: sqlite3.Connection) -> None:
+    names = [column.name for column in table.columns]
+    flags = [i for i, column in enumerate(table.columns) if isinstance(column.type, Boolean)]
+    columns = ", ".join(f'"{name}"' for name in names)
+    raw: Any = connection.connection.driver_connection
+    rows = source.execute(f"SELECT {columns} FROM {table.name}")
+    with raw.cursor() as cursor, cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:
+        for row in rows:
+            values = list(row)
+            for i in flags:
+                values[i] = None if values[i] is None else bool(values[i])
+            copy.write_row(values)
+    if [column.name for column in table.primary_key] == ["id"]:
+        sequence = f"pg_get_serial_sequence('{table.name}', 'id')"
+        last = source.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).fetchone()
+        if last is not None and last[0]:
+            connection.execute(text(f"SELECT setval({sequence}, :last)"), {"last": last[0]})
+
+
+def migrated(source: Path, folder: Path) -> Path:
+    """Return a copy of an SQLite file in `folder`, with the tables of this version."""
+    copy = folder / "copy.db"
+    uri = f"file:{source.absolute()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as read, closing(sqlite3.connect(copy)) as write:
+        read.backup(write)
+    _make(copy)
+    with closing(sqlite3.connect(copy)) as write:
+        write.execute("PRAGMA journal_mode = DELETE")
+    return copy

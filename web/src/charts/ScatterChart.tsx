@@ -1,0 +1,224 @@
+import { useComputedColorScheme } from "@mantine/core";
+import { useEffect, useRef, useState, type MouseEvent } from "react";
+import type { Trial } from "../api/types";
+import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
+import { config, metric as written } from "../format";
+import { clear } from "./canvas";
+import classes from "./charts.module.css";
+import { positionOf, type Dimension } from "./dimensions";
+import { marksOf, type Dot, type Heat } from "./scatter";
+import { useWidth } from "./useWidth";
+
+/** What charts of trials share: who is shown, marked and picked. */
+export interface Marking {
+  rank: ReadonlyMap<number, number>;
+  /** Of trials that were picked. */
+  colours: ReadonlyMap<number, string>;
+  only: ReadonlySet<number> | null;
+  selected: number | null;
+  pointed: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+}
+
+interface ScatterChartProps extends Marking {
+  dots: readonly Dot[];
+  across: Dimension;
+  up: Dimension;
+  trials: ReadonlyMap<number, Trial>;
+  /** What the objective is called, for the tooltip. */
+  metric: string;
+  /** A line of steps, in values of both axes. */
+  steps?: readonly (readonly [number, number])[];
+  heat?: Heat;
+  height: number;
+  label: string;
+}
+
+const [LEFT, RIGHT, TOP, BOTTOM] = [58, 12, 10, 38];
+/** Room at the left and at the bottom for trials without the parameter of an axis. */
+const ABSENT_ROOM = 26;
+const REACH = 12;
+
+/** A point for each trial, in the colour of its rank. */
+export function ScatterChart(props: ScatterChartProps) {
+  const { dots, across, up, trials, metric, steps, heat, height, label } = props;
+  const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;
+  const [root, width] = useWidth<HTMLDivElement>();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const theme = useComputedColorScheme("light");
+  const [tip, setTip] = useState<{ number: number; left: number; top: number } | null>(null);
+
+  const left = LEFT + (dots.some((dot) => dot.x === null) ? ABSENT_ROOM : 0);
+  const right = Math.max(left + 20, width - RIGHT);
+  const bottom = height - BOTTOM - (dots.some((dot) => dot.y === null) ? ABSENT_ROOM : 0);
+  // A little room, so that points at the ends of an axis are not cut.
+  const inset = 6;
+  const px = (x: number | null) =>
+    x === null ? LEFT + ABSENT_ROOM / 2 : left + inset + x * (right - left - 2 * inset);
+  const py = (y: number | null) =>
+    y === null ? height - BOTTOM - ABSENT_ROOM / 2 : bottom - inset - y * (bottom - TOP - 2 * inset);
+
+  useEffect(() => {
+    if (!canvas.current || width === 0) return;
+    const context = clear(canvas.current, width, height);
+    const shades = palette(theme);
+    if (heat) {
+      context.globalAlpha = 0.55;
+      context.drawImage(pictureOf(heat, shades), px(0), py(1), px(1) - px(0), py(0) - py(1));
+      context.globalAlpha = 1;
+    }
+    if (steps && steps.length > 0) {
+      context.beginPath();
+      const end = px(1);
+      steps.forEach(([x, y], i) => {
+        const [sx, sy] = [px(positionOf(across, x)), py(positionOf(up, y))];
+        if (i === 0) context.moveTo(sx, sy);
+        else context.lineTo(sx, py(positionOf(up, steps[i - 1]![1])));
+        context.lineTo(sx, sy);
+      });
+      context.lineTo(end, py(positionOf(up, steps[steps.length - 1]![1])));
+      context.strokeStyle = shades[shade(1)]!;
+      context.lineWidth = 2;
+      context.stroke();
+    }
+    const drawn = [...dots].sort((a, b) => (rank.get(b.number) ?? Infinity) - (rank.get(a.number) ?? Infinity));
+    const ranked = rankedOf(rank);
+    for (const dot of drawn) {
+      const chosen = only === null || only.has(dot.number);
+      const own = colours.get(dot.number);
+      context.globalAlpha = chosen ? 0.9 : 0.12;
+      context.beginPath();
+      context.arc(px(dot.x), py(dot.y), own ? 5 : 3.2, 0, 2 * Math.PI);
+      context.fillStyle = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
+      context.fill();
+      if (heat) {
+        context.strokeStyle = theme === "dark" ? "#16181d" : "#ffffff";
+        context.lineWidth = 1;
+        context.stroke();
+      }
+    }
+    context.globalAlpha = 1;
+    for (const number of new Set([selected, pointed])) {
+      const dot = dots.find((one) => one.number === number);
+      if (!dot) continue;
+      context.beginPath();
+      context.arc(px(dot.x), py(dot.y), 7.5, 0, 2 * Math.PI);
+      context.strokeStyle = theme === "dark" ? "#ffffff" : "#1a1c21";
+      context.lineWidth = 2;
+      context.stroke();
+    }
+  });
+
+  const near = (event: MouseEvent<HTMLElement>) => {
+    const box = canvas.current!.getBoundingClientRect();
+    let best = REACH;
+    let found: { number: number; left: number; top: number } | null = null;
+    for (const dot of dots) {
+      if (only !== null && !only.has(dot.number)) continue;
+      const [x, y] = [px(dot.x), py(dot.y)];
+      const distance = Math.hypot(x - (event.clientX - box.left), y - (event.clientY - box.top));
+      if (distance <= best) [best, found] = [distance, { number: dot.number, left: x, top: y }];
+    }
+    return found;
+  };
+  const tipTrial = tip && trials.get(tip.number);
+  return (
+    <div ref={root} className={classes.plane} style={{ height }}>
+      <svg width={width} height={height} aria-hidden>
+        {marksOf(across, right - left, true).map(({ at, label: text }) => (
+          <g key={text}>
+            <line x1={px(at)} x2={px(at)} y1={TOP} y2={bottom} className={classes.grid} />
+            <text className={classes.axisMark} x={px(at)} y={height - BOTTOM + 14} textAnchor="middle">
+              {short(text)}
+            </text>
+          </g>
+        ))}
+        {marksOf(up, bottom - TOP).map(({ at, label: text }) => (
+          <g key={text}>
+            <line x1={left} x2={right} y1={py(at)} y2={py(at)} className={classes.grid} />
+            <text className={classes.axisMark} x={LEFT - 6} y={py(at) + 3.5} textAnchor="end">
+              {short(text)}
+            </text>
+          </g>
+        ))}
+        {left > LEFT && (
+          <text
+            className={classes.axisMark}
+            transform={`translate(${LEFT + 9},${bottom - 4}) rotate(-90)`}
+            textAnchor="start"
+          >
+            not present
+          </text>
+        )}
+        {bottom < height - BOTTOM && (
+          <text className={classes.axisMark} x={right} y={height - BOTTOM - 8} textAnchor="end">
+            not present
+          </text>
+        )}
+        <text className={classes.axisTitle} x={(left + right) / 2} y={height - 6} textAnchor="middle">
+          {across.label}
+          {across.range?.log ? " (log)" : ""}
+        </text>
+        {heat && (
+          <text
+            className={classes.axisTitle}
+            transform={`translate(12,${(TOP + bottom) / 2}) rotate(-90)`}
+            textAnchor="middle"
+          >
+            {up.label}
+            {up.range?.log ? " (log)" : ""}
+          </text>
+        )}
+      </svg>
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label={label}
+        onMouseMove={(event) => {
+          const hit = near(event);
+          setTip(hit);
+          onPoint(hit?.number ?? null);
+        }}
+        onMouseLeave={() => {
+          setTip(null);
+          onPoint(null);
+        }}
+        onClick={(event) => {
+          const hit = near(event);
+          if (hit) onSelect(hit.number);
+        }}
+      />
+      {tip && tipTrial && (
+        <div
+          className={classes.tip}
+          style={{ left: tip.left, top: tip.top }}
+          data-side={tip.left > width / 2 ? "left" : "right"}
+        >
+          <b>Trial {tip.number}</b> {tipTrial.state}
+          <div>
+            {metric} <b>{written(tipTrial.best_value)}</b>
+          </div>
+          <div className={classes.dimmed}>{config(tipTrial.params)}</div>
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** A pixel for each cell; the browser smooths it when it is drawn larger. */
+function pictureOf({ columns, rows, shares }: Heat, shades: readonly string[]): HTMLCanvasElement {
+  const picture = document.createElement("canvas");
+  [picture.width, picture.height] = [columns, rows];
+  const context = picture.getContext("2d")!;
+  shares.forEach((share, i) => {
+    if (share === null) return;
+    context.fillStyle = shades[shade(share)]!;
+    context.fillRect(i % columns, rows - 1 - Math.floor(i / columns), 1, 1);
+  });
+  return picture;
+}
+
+function short(text: string): string {
+  return text.length > 10 ? `${text.slice(0, 9)}…` : text;
+}

@@ -1,0 +1,29 @@
+import { describe, expect, it } from "vitest";
+import { asCurl, asPython, curvesCall, trialsCall } from "./copies";
+
+const AT = "http://localhost:8000";
+
+describe("a chart's call", () => {
+  it("is Python that the client runs", () => {
+    expect(asPython(curvesCall("exp_1", "val/loss", "time"), AT)).toBe(
+      [
+        "import tuner",
+        "",
+        'with tuner.connect("http://localhost:8000") as client:',
+        '    curves = client.experiment("exp_1").curves(metric="val/loss", x="time")',
+        "",
+      ].join("\n"),
+    );
+    expect(asPython(trialsCall("exp_1", ["state=failed", 'params.opt?=["adam"]']), AT)).toContain(
+      'trials = list(client.experiment("exp_1").trials(where=["state=failed","params.opt?=[\\"adam\\"]"]))',
+    );
+  });
+
+  it("is one curl command, whatever is in its values", () => {
+    expect(asCurl(trialsCall("exp_1"), AT)).toBe("curl 'http://localhost:8000/api/v1/experiments/exp_1/trials'\n");
+    expect(asCurl(trialsCall("exp_1", ["params.name=it's"], "-best_value"), AT)).toBe(
+      "curl --get 'http://localhost:8000/api/v1/experiments/exp_1/trials'" +
+        " --data-urlencode 'sort=-best_value' --data-urlencode 'where=params.name=it'\\''s'\n",
+    );
+  });
+});

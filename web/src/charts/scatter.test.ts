@@ -1,0 +1,145 @@
+import { describe, expect, it } from "vitest";
+import type { Experiment, Trial } from "../api/types";
+import { after, nothing, random, story } from "../test/run";
+import { dimensionsOf } from "./dimensions";
+import { hypervolume, hypervolumeOverTime } from "./pareto";
+import { bestByNumber, countAxis, dotsOf, heatOf, isSingle, marksOf } from "./scatter";
+
+const { trials } = after(nothing(), story(10));
+const made = (number: number, params: Trial["params"], best_value: number | null, fields: Partial<Trial> = {}) => ({
+  ...trials[0]!,
+  number,
+  params,
+  best_value,
+  ...fields,
+});
+
+describe("points of trials", () => {
+  const some = [made(0, { lr: 0.001 }, 1), made(1, { lr: 0.1, beta: 2 }, 3), made(2, { lr: 0.01 }, null)];
+  const dimensions = dimensionsOf(some, {
+    metric: "loss",
+    space: { lr: { type: "loguniform", lower: 1e-3, upper: 0.1 } },
+  });
+  const [lr, beta, loss] = ["lr", "beta", "loss"].map((label) => dimensions.find((one) => one.label === label));
+
+  it("lie on log axes, and leave out trials without a value of the objective", () => {
+    expect(dotsOf(some, lr!, loss!)).toEqual([
+      { number: 0, x: 0, y: 0 },
+      { number: 1, x: 1, y: 1 },
+    ]);
+  });
+
+  it("have a place for a parameter that is not present", () => {
+    const both = dimensionsOf([...some, made(3, { lr: 0.01, beta: 3 }, 2)], { metric: "loss", space: {} });
+    const optional = both.find((one) => one.id === "beta")!;
+    expect(dotsOf(some, optional, loss!).map((dot) => dot.x)).toEqual([null, 0]);
+    expect(dotsOf(some, lr!, optional).map((dot) => dot.y)).toEqual([null, 0, null]);
+    expect(beta?.optional ?? true).toBe(true);
+  });
+
+  it("have labels within the axis", () => {
+    for (const { at } of marksOf(countAxis("trial", 0, 37), 300, true)) {
+      expect(at).toBeGreaterThanOrEqual(0);
+      expect(at).toBeLessThanOrEqual(1);
+    }
+    expect(marksOf(countAxis("trial", 0, 0), 300, true).length).toBeGreaterThan(0);
+  });
+});
+
+describe("the best so far by number", () => {
+  it("has a step for each improvement, whatever the order of the trials", () => {
+    const some = [made(2, {}, 0.4), made(0, {}, 0.7), made(1, {}, 0.9), made(3, {}, null)];
+    expect(bestByNumber(some, "min")).toEqual([
+      [0, 0.7],
+      [2, 0.4],
+    ]);
+    expect(bestByNumber(some, "max")).toEqual([
+      [0, 0.7],
+      [1, 0.9],
+    ]);
+  });
+});
+
+describe("the means between trials", () => {
+  const numbers = { columns: 25, rows: 1, categoriesAcross: null, categoriesUp: null };
+
+  it("are near a trial its own share, between two of them their mean, and empty far away", () => {
+    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5 }));
+    const { shares } = heatOf(dots, (number) => number, numbers);
+    expect(shares[0]!).toBeLessThan(0.15);
+    expect(shares[5]!).toBeGreaterThan(0.85);
+    expect(shares[20]).toBeNull();
+    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5 }));
+    expect(heatOf(two, (number) => number, { ...numbers, columns: 1 }).shares[0]).toBeCloseTo(0.5, 9);
+  });
+
+  it("do not mix the trials of two categories", () => {
+    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5 }));
+    const { shares } = heatOf(dots, (number) => number, { ...numbers, columns: 20, categoriesAcross: 2 });
+    expect(shares.slice(5, 10)).toEqual([0, 0, 0, 0, 0]);
+    expect(shares.slice(10, 15)).toEqual([1, 1, 1, 1, 1]);
+  });
+});
+
+describe("isSingle", () => {
+  it("knows trials that report once from those that were stopped early", () => {
+    const once = [
+      made(0, {}, 1, { state: "completed", iteration: 1 }),
+      made(1, {}, 1, { state: "running", iteration: 0 }),
+    ];
+    expect(isSingle(once)).toBe(true);
+    expect(isSingle([...once, made(2, {}, 1, { state: "running", iteration: 2 })])).toBe(false);
+    expect(isSingle([made(0, {}, 1, { state: "stopped", iteration: 1 })])).toBe(false);
+    expect(isSingle([])).toBe(false);
+  });
+});
+
+describe("the hypervolume", () => {
+  it("is the area under a staircase", () => {
+    expect(hypervolume([])).toBe(0);
+    expect(hypervolume([[0.5, 0.5]])).toBeCloseTo(0.25, 12);
+    expect(
+      hypervolume([
+        [1, 0.2],
+        [0.5, 0.5],
+        [0.2, 1],
+        [0.4, 0.4],
+      ]),
+    ).toBeCloseTo(0.2 + 0.5 * 0.3 + 0.2 * 0.5, 12);
+  });
+
+  it("is what counting cells gives, in three dimensions", () => {
+    const next = random(3);
+    const size = 12;
+    for (let round = 0; round < 10; round++) {
+      const points = Array.from({ length: 8 }, () => [0, 1, 2].map(() => Math.floor(next() * (size + 1)) / size));
+      let cells = 0;
+      for (let x = 0; x < size; x++)
+        for (let y = 0; y < size; y++)
+          for (let z = 0; z < size; z++) {
+            const corner = [x, y, z].map((at) => (at + 0.5) / size);
+            if (points.some((point) => point.every((value, i) => value >= corner[i]!))) cells++;
+          }
+      expect(hypervolume(points)).toBeCloseTo(cells / size ** 3, 9);
+    }
+  });
+
+  it("grows over time, in the direction of each objective", () => {
+    const objectives: Experiment["objectives"] = [
+      { metric: "accuracy", mode: "max" },
+      { metric: "latency", mode: "min" },
+    ];
+    const at = (seconds: number) => new Date(Date.parse("2026-03-01T10:00:00Z") + 1000 * seconds).toISOString();
+    const ends = new Map([0, 1, 2, 3].map((i) => [i, made(i, {}, 0, { number: i, ended_at: at(10 * (4 - i)) })]));
+    const points = [
+      { number: 0, values: [0.9, 9] },
+      { number: 1, values: [0.5, 10] },
+      { number: 2, values: [0.4, 1] },
+      { number: 3, values: [0.9, 1] },
+    ];
+    expect(hypervolumeOverTime(points, objectives, ends, at(0))).toEqual([[10, 1]]);
+    const grown = hypervolumeOverTime(points.slice(0, 3), objectives, ends, at(0));
+    expect(grown.map(([when]) => when)).toEqual([40]);
+    expect(grown[0]![1]).toBeCloseTo(1 / 9, 9);
+  });
+});

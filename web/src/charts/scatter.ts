@@ -1,0 +1,112 @@
+/** Trials as points of a plane, each axis one of their parameters, their number, or the objective. */
+
+import type { Trial } from "../api/types";
+import { ticks } from "../curves/ticks";
+import { positionOf, valueOf, type Dimension } from "./dimensions";
+
+/** Where a trial lies, from 0 to 1 on each axis; null on an axis that it has no value for. */
+export interface Dot {
+  number: number;
+  x: number | null;
+  y: number | null;
+}
+
+export type Value = (trial: Trial) => number | string;
+
+/** Return the points of trials that have a value on the vertical axis. */
+export function dotsOf(
+  trials: readonly Trial[],
+  across: Dimension,
+  up: Dimension,
+  valueAcross: Value = (trial) => valueOf(trial, across),
+): Dot[] {
+  return trials.flatMap((trial) => {
+    const y = positionOf(up, valueOf(trial, up));
+    if (y === null && up.objective) return [];
+    return [{ number: trial.number, x: positionOf(across, valueAcross(trial)), y }];
+  });
+}
+
+/** An axis of numbers that are no parameter, such as the number of a trial. */
+export function countAxis(label: string, min: number, max: number): Dimension {
+  const range = { min, max: Math.max(max, min + 1), log: false };
+  return { id: label, label, objective: false, range, categories: [], optional: false };
+}
+
+/** The labels of an axis and their positions from 0 to 1. */
+export function marksOf(dimension: Dimension, pixels: number, horizontal = false): { at: number; label: string }[] {
+  if (!dimension.range) {
+    const count = dimension.categories.length;
+    return dimension.categories.map((label, i) => ({ at: (i + 0.5) / count, label }));
+  }
+  const { min, max, log } = dimension.range;
+  const found = ticks(log ? "log" : "linear", min, max, { pixels, horizontal });
+  return found.at.flatMap((value, i) => {
+    const at = positionOf(dimension, value);
+    return found.labels[i] && at !== null && at >= 0 && at <= 1 ? [{ at, label: found.labels[i] }] : [];
+  });
+}
+
+/** The best value after each trial, in the order of their numbers: a point for each improvement. */
+export function bestByNumber(trials: readonly Trial[], mode: "min" | "max"): [number, number][] {
+  const steps: [number, number][] = [];
+  for (const { number, best_value: value } of [...trials].sort((a, b) => a.number - b.number)) {
+    if (value === null || !Number.isFinite(value)) continue;
+    const best = steps[steps.length - 1]?.[1];
+    if (best === undefined || (mode === "max" ? value > best : value < best)) steps.push([number, value]);
+  }
+  return steps;
+}
+
+/** Estimated shares on a grid, row by row from the bottom; null in a cell that no trial is near to. */
+export interface Heat {
+  columns: number;
+  rows: number;
+  shares: (number | null)[];
+}
+
+export interface Grid {
+  columns: number;
+  rows: number;
+  /** How many categories an axis has; null for numbers. Trials of another category say nothing about a cell. */
+  categoriesAcross: number | null;
+  categoriesUp: number | null;
+}
+
+const WIDTH = 0.09;
+/** Less weight than that of one trial at about two and a half widths says nothing. */
+const LEAST = 0.05;
+
+/**
+ * Return the mean of nearby trials at each cell of a grid, weighted by a Gaussian of their distance. `shareOf` is a trial's place
+ * from 0 for the worst to 1 for the best. Trials that lack one of the two parameters are left out.
+ */
+export function heatOf(dots: readonly Dot[], shareOf: (number: number) => number, grid: Grid): Heat {
+  const { columns, rows, categoriesAcross, categoriesUp } = grid;
+  // Within a category positions mean nothing, and another category is infinitely far.
+  const apart = (a: number, b: number, categories: number | null) =>
+    categories === null ? a - b : Math.floor(a * categories) === Math.floor(b * categories) ? 0 : Infinity;
+  const known = dots.flatMap(({ number, x, y }) =>
+    x === null || y === null ? [] : [{ x, y, share: shareOf(number) }],
+  );
+  const shares: (number | null)[] = [];
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      const [cx, cy] = [(column + 0.5) / columns, (row + 0.5) / rows];
+      let [sum, weights] = [0, 0];
+      for (const { x, y, share } of known) {
+        const [dx, dy] = [apart(x, cx, categoriesAcross), apart(y, cy, categoriesUp)];
+        const weight = Math.exp(-(dx * dx + dy * dy) / (2 * WIDTH * WIDTH));
+        sum += weight * share;
+        weights += weight;
+      }
+      shares.push(weights < LEAST ? null : sum / weights);
+    }
+  }
+  return { columns, rows, shares };
+}
+
+/** Return true if trials report once, as functions that return one value do: a curve of one point shows nothing. */
+export function isSingle(trials: readonly Trial[]): boolean {
+  return trials.some((one) => one.state === "completed") && trials.every((one) => one.iteration <= 1);
+}
