@@ -4,8 +4,8 @@
 
 Prints one JSON line. Every search is a new Python process with a new home; the times are those from its start to its end.
 `trivial` trials compute one number. `boosting` trials are five folds of scikit-learn's HistGradientBoostingClassifier on 1,000
-rows. The two sides take turns, so that both see the same load of the machine; `cpu_s`, with all processes, depends less on it. `phases` says where the time of a trivial search
-goes, in seconds since the process was started.
+rows. The two sides take turns, so that both see the same load of the machine; `cpu_s`, with all processes, depends less on it.
+`phases` says where the time of a trivial search goes, in seconds since the process was started.
 """
 
 from __future__ import annotations
@@ -122,12 +122,8 @@ def main() -> None:
         best = {name: round(min(each), 2) for name, each in times.items()}
         middle = {name: round(statistics.median(each), 2) for name, each in times.items()}
         ratio = {name: round(min(each) / min(times["optuna"]), 2) for name, each in times.items() if name != "optuna"}
-        found[kind] = {
-            "fastest_s": best,
-            "median_s": middle,
-            "of_optuna": ratio,
-            "cpu_s": {name: round(cpu, 2) for name, cpu in cpus.items()},
-        }
+        used = {name: round(cpu, 2) for name, cpu in cpus.items()}
+        found[kind] = {"fastest_s": best, "median_s": middle, "of_optuna": ratio, "cpu_s": used}
     print(json.dumps(found))
 
 

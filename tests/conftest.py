@@ -98,6 +98,7 @@ def _kept() -> Iterator[None]:
 def private_ray(_kept: None) -> Iterator[None]:
     """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module."""
     import ray  # noqa: F401  # so that executor="auto" chooses Ray
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield

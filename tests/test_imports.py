@@ -53,7 +53,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {
-        "tuner.driver.hosts.local_executor": SLOW,
+        "tuner.driver.hosts": SLOW,
+        "tuner.driver.hosts.ahead": SLOW,
+        "tuner.driver.hosts.needs": SLOW,
         "tuner.trials.groups": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},

@@ -83,7 +83,9 @@ def test_a_script_that_uses_ray_stays_on_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_local_executor_says_why_it_cannot_run_what_it_is_given() -> None:
-    with pytest.raises(SpecError, match="executor: the local executor cannot run this: its trials are one process each"):
+    with pytest.raises(
+        SpecError, match="executor: the local executor cannot run this: its trials are one process each"
+    ):
         choose(spec(executor="local", scaling=Scaling(num_workers=2)), CODE, None)
 
 

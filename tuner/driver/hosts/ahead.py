@@ -6,8 +6,11 @@ This module loads little, so that the processes start early.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from tuner.driver.hosts.needs import of_workers
@@ -18,11 +21,27 @@ _lock = threading.Lock()
 
 
 def cpus_here() -> int:
-    """Return how many CPUs this process may use."""
+    """Return how many CPUs this process may use, by its affinity and the quota of its container."""
     try:
-        return max(1, len(os.sched_getaffinity(0)))
+        count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+        count = os.cpu_count() or 1
+    return max(1, min(count, _quota()))
+
+
+def _quota() -> int:
+    """Return the CPUs that the cgroup of this container may use, rounded down; a large number if it has no limit."""
+    with contextlib.suppress(OSError, ValueError):  # version 2
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    with contextlib.suppress(OSError, ValueError):  # version 1
+        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text()))
+    return sys.maxsize
+
+
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def start(count: int) -> None:
