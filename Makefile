@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast test-long fuzz lint format generate docs bench clean
+.PHONY: help setup web demo serve test test-fast test-long coverage fuzz lint format generate docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ test-fast: setup  ## the tests that start neither Ray, PostgreSQL nor a browser
 
 test-long: setup  ## the long forms of tests: several nodes, pages as they stand, more kills, PostgreSQL throughout
 	PYTHON=$(BIN)/python ./.ci/test-long
+
+coverage: setup  ## the share of the lines and branches that the tests run
+	$(BIN)/python -m pytest -q --cov -n 2 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(VENV)/.installed  ## an hour of searches in a make-believe cluster that does everything wrong (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)

@@ -25,6 +25,7 @@ from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 
 STEPS = 100
+SCALING = {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def measure(service: Service, victim: str) -> dict[str, Any]:
-    spec = {**SLOW, "space": {**SLOW["space"], "steps": {"type": "const", "value": STEPS}}}
+    spec = {**SLOW, "space": {**SLOW["space"], "steps": {"type": "const", "value": STEPS}}, "scaling": SCALING}
     created = service.post(spec)
     path = f"/experiments/{created['id']}/trials"
     until("checkpoints", lambda: [t for t in service.get(path)["items"] if t["checkpoint"]][1:])

@@ -60,7 +60,9 @@ def main() -> None:
 def measure(service: Service, server: Any, told: Path, seconds: float) -> dict[str, Any]:
     each = int(seconds / 0.1) + 200
     space = {**SLOW["space"], "steps": {"type": "const", "value": each}, "told": {"type": "const", "value": str(told)}}
-    created = service.post({**SLOW, "entrypoint": "tests.jobs:steady", "space": space, "checkpoint": NO_MILESTONES})
+    changes = {"entrypoint": "tests.jobs:steady", "space": space, "checkpoint": NO_MILESTONES}
+    scaling = {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}
+    created = service.post({**SLOW, **changes, "scaling": scaling})
     until("the trainings", lambda: steps(told) > BEFORE)
     kill_postgres(server)
     begun, at = time.monotonic(), steps(told)

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# The matrices of the searches are small: with several threads, OpenBLAS takes ten times as long on a busy machine, as the
+# threads wait for one another. It reads this when numpy is first imported, so this comes before the imports.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Ray gives its workers a low priority, so that on a busy machine ranks would wait for everything else that tests start.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 import hypothesis
 import pytest
 
 import tuner
 from tests import invariants
 from tuner.store import Store
-
-# The matrices of the searches are small: with several threads, OpenBLAS takes ten times as long on a busy machine, as the
-# threads wait for one another. It reads this when numpy is first imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("tuner", deadline=None)
@@ -36,8 +38,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in set(long)]
-    shares = {item.path for item in items if "private_ray" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in shares)  # keeps the order within both parts
+    files: dict[Path, set[str]] = {}
+    for item in items:
+        files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), item.keywords)
+    _turns.update((path, _turn(names)) for path, names in files.items())
+    items.sort(key=lambda item: _turns[item.path])  # keeps the order of equals
+
+
+_turns: dict[Path, int] = {}
+SHARING = ("private_ray", "local_ray")
+"""The fixtures whose Ray is kept for the next file."""
+
+
+def _turn(names: set[str]) -> int:
+    """Return when a file with these fixtures and marks is run.
+
+    Files that share a Ray are next to each other. What takes longest comes first, so that all lanes end together.
+    """
+    for turn, name in enumerate((*SHARING, "ray", "browser", "slow", "postgres")):
+        if name in names:
+            return turn
+    return 6
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -88,26 +109,63 @@ def _is_connected() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
+class _Ray:
+    """The Ray that this process keeps for the next file of tests: none, that of `private_ray`, or that of `local_ray`."""
+
+    kind = ""
+
+    def end(self) -> None:
+        if _is_connected():
+            tuner.shutdown()
+            sys.modules["ray"].shutdown()
+        self.kind = ""
+
+    def use(self, kind: str) -> bool:
+        """End a Ray of another kind. Return whether one of this kind is there."""
+        if self.kind != kind or not _is_connected():
+            self.end()
+        there, self.kind = self.kind == kind, kind
+        return there
+
+
 @pytest.fixture(scope="session")
-def _kept() -> Iterator[None]:
-    yield
-    tuner.shutdown()
+def _kept() -> Iterator[_Ray]:
+    kept = _Ray()
+    yield kept
+    kept.end()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_idle_ray(request: pytest.FixtureRequest, _kept: _Ray) -> None:
+    """End the kept Ray before the first file that does not share it: idle, it would take memory and time from the others."""
+    if _turns.get(request.path, 0) >= len(SHARING):
+        _kept.end()
 
 
 @pytest.fixture(scope="module")
-def private_ray(_kept: None) -> Iterator[None]:
+def private_ray(_kept: _Ray) -> Iterator[None]:
     """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module."""
     import ray  # noqa: F401  # so that executor="auto" chooses Ray
 
+    _kept.use("private_ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield
 
 
 @pytest.fixture(scope="module")
-def without_ray() -> None:
+def local_ray(_kept: _Ray) -> None:
+    """Connect to a Ray of four CPUs, which is kept for later modules."""
+    import ray
+
+    if not _kept.use("local_ray"):
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
+
+
+@pytest.fixture(scope="module")
+def without_ray(_kept: _Ray) -> None:
     """End the kept Ray, for modules that start a Ray of another kind."""
-    tuner.shutdown()
+    _kept.end()
 
 
 @pytest.fixture(scope="session")

@@ -80,6 +80,7 @@ OPTIONS: dict[str, Any] = {
     "search_alg": "random",
     "num_workers": 2,
     "resources_per_worker": {"CPU": 0.5},
+    "backend": "none",
     "max_concurrent_trials": 2,
     "checkpoint": {"frequency": 1},
     "name": "slow",

@@ -45,7 +45,7 @@ SLOW: dict[str, Any] = {
     "num_samples": 2,
     "search": {"type": "random"},
     "scheduler": {"type": "fifo"},
-    "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}},
+    "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "backend": "none"},  # no rank imports torch
     "limits": {"max_concurrent_trials": 2},
     "checkpoint": {"frequency": 1},
 }

@@ -31,7 +31,7 @@ def filling(service: Service, name: str, steps: int, **more: Any) -> dict[str, A
         "name": name,
         "num_samples": 1,
         "space": {**SLOW["space"], "steps": {"type": "choice", "categories": [steps]}},
-        "scaling": {"resources_per_worker": {"CPU": cpus}},
+        "scaling": {"resources_per_worker": {"CPU": cpus}, "backend": "none"},
         **more,
     }
 

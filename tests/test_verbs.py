@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import ROOT, SLOW, SPEC, Service, until
+from tests.serving import ROOT, SLOW, Service, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -43,7 +43,7 @@ def test_kill_waits_for_no_report(service: Service) -> None:
 
 
 def test_limits_change_while_it_runs_and_it_continues_after_its_end(service: Service) -> None:
-    spec = {**SPEC, "num_samples": 2, "scheduler": {"type": "fifo"}, "max_t": 3, "limits": {"max_concurrent_trials": 1}}
+    spec = {**SLOW, "num_samples": 2, "max_t": 3, "limits": {"max_concurrent_trials": 1}}
     made = service.post(spec)
     url = f"/api/v1/experiments/{made['id']}"
     changed = service.client.patch(url, json={"num_samples": 3, "limits": {"max_concurrent_trials": 2}})

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SECRET = re.compile(r"\b(tn[rs]|whs)_[A-Za-z0-9_-]{16,}")
+SECRET = re.compile(r"\b(tn[rs]|whsec)_[A-Za-z0-9_-]{16,}")
 HIDDEN = r"\1_***"
 PLAIN = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
 """The attributes that every record has."""
@@ -34,6 +34,11 @@ def about(**ids: str | None) -> Iterator[None]:
         yield
     finally:
         _about.reset(token)
+
+
+def ids() -> Mapping[str, str]:
+    """Return the ids of the present request or task."""
+    return _about.get()
 
 
 def request_id() -> str | None:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
@@ -65,6 +65,7 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     listening = _listen(settings.host, settings.port)
     port = listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
+    tracing.configure(settings.traces, "service", __version__)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()

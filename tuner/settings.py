@@ -148,6 +148,13 @@ class Settings:
         "TUNER_LOG_FORMAT", "how the service logs: text, or json for one object a line", default="text"
     )
 
+    traces: str | None = _setting(
+        "TUNER_TRACES",
+        "an OpenTelemetry collector that takes OTLP over HTTP, as http://localhost:4318; unset: no traces; needs the extra "
+        "`otel`",
+        default=None,
+    )
+
     def __post_init__(self) -> None:
         home = self.home.expanduser().absolute()
         object.__setattr__(self, "home", home)
@@ -275,6 +282,12 @@ def _rules(text: str) -> tuple[OidcRule, ...]:
     return tuple(found)
 
 
+def _http(text: str) -> str:
+    if not re.fullmatch(r"https?://\S+", text):
+        raise ValueError(f"expected an address that begins with http:// or https://, got {text!r}")
+    return text
+
+
 _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
@@ -285,6 +298,7 @@ _READERS: Mapping[str, Any] = {
     "trusted_proxies": _networks,
     "root_path": _root_path,
     "oidc_issuer": _url,
+    "traces": _http,
     "oidc_roles": _rules,
     "audit_days": _days,
     "webhook_private": _flag,

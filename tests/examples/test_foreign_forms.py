@@ -39,7 +39,13 @@ def example(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+IN_SHORT = ("class_form", "optuna_objective")
+"""The forms that run under ASHA in the suite. All run under PBT, which also saves and loads checkpoints."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in IN_SHORT else pytest.param(n, marks=pytest.mark.long) for n in sorted(SMALL)]
+)
 def test_asha_on_two_ranks(name: str) -> None:
     # one group starts in half the time of two, and stays warm
     result = example(name).main("asha", verbose=0, search_alg="random", max_concurrent_trials=1, **SMALL[name])

@@ -23,6 +23,10 @@ def blocks(page: str) -> dict[str, str]:
 
 CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
 SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
+LONG = [  # variants of ("from_ray_train", "after")
+    ("from_ray_train", "after with a function that makes the trainer"),
+    ("from_ray_train", "after without a trainer"),
+]
 OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
 SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY]
 
@@ -44,7 +48,9 @@ def test_links_lead_to_files(page: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
-@pytest.mark.parametrize(("page", "name"), SEARCHES)
+@pytest.mark.parametrize(
+    ("page", "name"), [case if case not in LONG else pytest.param(*case, marks=pytest.mark.long) for case in SEARCHES]
+)
 def test_a_search_as_it_stands_there(
     page: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +69,7 @@ def test_a_search_as_it_stands_there(
     assert "best" in "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY)
+@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY + LONG)
 def test_each_script_can_be_compiled(page: str, name: str) -> None:
     code = blocks(page)
     compile(f"{code['both']}\n\n{code[name]}", f"{page}: {name}", "exec")

@@ -10,14 +10,17 @@ from types import ModuleType
 import cloudpickle
 import pytest
 
+import tuner
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 SCRIPTS = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+LONG = ("transformers",)  # it imports for half a minute; below it is compiled
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [n if n not in LONG else pytest.param(n, marks=pytest.mark.long) for n in SCRIPTS])
 def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the function as a notebook would: from a module that no worker can import."""
     module = ModuleType("recipe")
@@ -35,6 +38,14 @@ def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pyt
     assert bounds[0] <= result.best_value <= bounds[1]
     if name == "tensorboard":
         assert len(list(tmp_path.glob("runs/trial-*/events.*"))) == len(result.trials)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_recipe_can_be_compiled_and_uses_names_that_exist(name: str) -> None:
+    compile(SCRIPTS[name], name, "exec")
+    used = set(re.findall(r"\btuner\.(\w+)", SCRIPTS[name]))
+    assert used
+    assert used <= {*tuner.__all__, "torch", "lightning"}
 
 
 def test_each_python_block_of_the_page_is_run() -> None:

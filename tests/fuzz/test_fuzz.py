@@ -6,7 +6,8 @@ import pytest
 
 from tests.fuzz.world import SCHEDULERS, World
 
-SEEDS = range(12)
+TROUBLE = range(3)
+SEEDS = range(3, 12)
 
 
 @pytest.mark.parametrize("scheduler", list(SCHEDULERS))
@@ -17,9 +18,9 @@ def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -
 
 def test_every_kind_of_trouble_really_comes() -> None:
     """A fuzzer in whose world nothing goes wrong any more would find nothing, and nobody would notice."""
-    worlds = [World(seed, scheduler) for seed in range(3) for scheduler in SCHEDULERS]
+    worlds = [World(seed, scheduler) for seed in TROUBLE for scheduler in SCHEDULERS]
     for world in worlds:
-        world.run()
+        assert world.run().ended
     trace = "\n".join(line for world in worlds for line in world.trace)
     for trouble in (
         "restart",

@@ -1,4 +1,4 @@
-"""A local Ray per module, and a real driver host with a GroupManager in it."""
+"""A real driver host with a GroupManager in it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,6 @@ from tuner.trials.messages.launch import CodeRef, Launch
 
 ROOT = str(Path(__file__).resolve().parents[2])
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def local_ray(without_ray: None) -> Iterator[None]:
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
-    yield
-    ray.shutdown()
 
 
 @functools.cache

@@ -416,22 +416,23 @@ def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search)
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
-def test_a_thousand_curves_of_thirty_points_stay_smooth(
-    visit: Open, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_curves_of_thirty_points_stay_smooth(
+    count: int, visit: Open, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limits = Limits(max_concurrent_trials=16)
-    spec = digits("thousand", 1000, scheduler={"type": "fifo"}, max_t=30, limits=limits)
+    spec = digits("many", count, scheduler={"type": "fifo"}, max_t=30, limits=limits)
     search = Search(service.store, spec, start=time.time() - 9000, curve=steady)
     search.advance(at_once=500)
-    assert search.reports == 30_000
+    assert search.reports == 30 * count
     page = visit(f"/experiments/{search.public_id}")
-    wait_until(page, lambda: page.evaluate(INK) > 20_000, "drawing a thousand curves", 60)
+    wait_until(page, lambda: page.evaluate(INK) > 10_000, "drawing all curves", 60)
     times = sorted(page.evaluate(HOVER, 120))
     median, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
     with capsys.disabled():
-        print(f"\n1,000 curves of 30 points: {median:.1f} ms a frame while hovering, p95 {p95:.1f} ms")
+        print(f"\n{count:,} curves of 30 points: {median:.1f} ms a frame while hovering, p95 {p95:.1f} ms")
     assert median < 50, "hovering must not redraw all curves"
-    shot(page, tmp_path, "thousand")
+    shot(page, tmp_path, "many")
     assert page.locator("tbody tr[aria-rowindex]").count() < 60, "the table draws the rows in view only"
 
 

@@ -6,12 +6,14 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner import log_format
+from tuner import log_format, tracing
 from tuner.api.metrics import Metrics
 from tuner.api.paths import path_of
 from tuner.store import watched_commits
@@ -29,6 +31,11 @@ QUIET = frozenset({"/healthz", "/readyz", "/metrics", PAGE})
 
 Route = tuple[re.Pattern[str], str]
 """The pattern of a route's path, and its template."""
+
+
+def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextManager[Any]:
+    """Return the span of a request; none for what probes and browsers ask for all the time."""
+    return nullcontext() if route in QUIET else tracing.span(name, carrier)
 
 
 class Observe:
@@ -64,10 +71,14 @@ class Observe:
                     headers["location"] = scope.get("root_path", "") + headers["location"]
             await send(message)
 
-        with log_format.about(request_id=name, **ids), watched_commits():
+        carrier = {key: value for key in ("traceparent", "tracestate") if (value := Headers(scope=scope).get(key))}
+        about = f"{scope['method']} {route}"
+        with log_format.about(request_id=name, **ids), watched_commits(), _span(about, route, carrier) as span:
             try:
                 await self._app(scope, receive, noting)
             finally:
+                if span is not None:
+                    span.set_attribute("http.response.status_code", status)
                 took = time.perf_counter() - begun
                 self._metrics.count_request(scope["method"], route, status, took)
                 self._write(scope, route, status, took)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
+from tuner import tracing
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
@@ -291,7 +292,8 @@ class ExperimentLoop:
         begun, told = time.monotonic(), -TELL_S
         for tries, wait in enumerate(itertools.chain(RETRY_COMMIT_S, itertools.repeat(RETRY_COMMIT_S[-1])), 1):
             try:
-                await self.journal.commit(batch)
+                with tracing.span("commit", entries=len(batch.log), attempt=tries):
+                    await self.journal.commit(batch)
                 break
             except LostLease:
                 raise
@@ -345,7 +347,8 @@ class ExperimentLoop:
 
     async def _run_segment(self, segment: SegmentRef, milestone: int | None) -> None:
         try:
-            outcome = await self.groups.run(segment, milestone)
+            with tracing.span("segment", trial=segment.trial, segment=segment.ordinal):
+                outcome = await self.groups.run(segment, milestone)
         except asyncio.CancelledError:
             raise
         except Exception as error:

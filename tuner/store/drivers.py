@@ -26,7 +26,8 @@ _CONTINUED = """EXISTS (SELECT 1 FROM command c
 _ADOPT = "UPDATE experiment SET source = 'adopted' WHERE id = ? AND source = 'python'"
 _CLAIM = f"""
 UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = ?, lease_until = ?
-WHERE id = ? AND (state NOT IN ({_ENDED}) OR {_CONTINUED}) AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
+WHERE id = ? AND (state NOT IN ({_ENDED}) OR driver_owner IS NOT NULL OR {_CONTINUED})
+  AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
 RETURNING driver_epoch"""
 _RENEW = "UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_epoch = ?"
 _RELEASE = "UPDATE experiment SET lease_until = NULL, driver_owner = NULL WHERE id = ? AND driver_epoch = ?"
@@ -40,8 +41,8 @@ class Drivers:
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
         """Return the experiments that need a driver and whose lease has run out, oldest first.
 
-        These are the experiments that are to run, paused ones that a user wants resumed or ended, and ended ones that a user
-        wants continued.
+        These are the experiments that are to run, paused ones that a user wants resumed or ended, ended ones that a user
+        wants continued, and ended ones whose driver was killed before it had deleted what it had decided to delete.
 
         Args:
             now: the time.
@@ -54,7 +55,7 @@ class Drivers:
         to_run = or_(
             experiment.c.state.in_(_ACTIVE),
             and_(experiment.c.state == ExperimentState.PAUSED, _asked_for("resume", "cancel", "kill")),
-            and_(experiment.c.state.in_(_OVER), _asked_for("continue")),
+            and_(experiment.c.state.in_(_OVER), or_(_asked_for("continue"), experiment.c.driver_owner.is_not(None))),
         )
         query = select(*COLUMNS).where(free, to_run).order_by(experiment.c.id)
         with self._database.read() as connection:
@@ -72,7 +73,7 @@ class Drivers:
             The epoch to write under.
 
         Raises:
-            Conflict: another owner's lease has not expired, or the experiment has ended.
+            Conflict: another owner's lease has not expired, or the experiment has ended and its driver has released it.
             NotFound: there is no such experiment.
         """
         with self._database.write() as cursor:

@@ -34,6 +34,7 @@ from tuner.driver.hosts.driven import Driven, HostGroups
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.owners import owner_name
+from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.experiment import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
@@ -55,7 +56,7 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 2)
     monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
@@ -93,7 +94,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             answers.append(await self.inbound.report(segment, 0, messages))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 1)
     monkeypatch.setattr(HostGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
@@ -121,7 +122,7 @@ def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     async def interrupt(self: HostGroups, segment: SegmentRef, why: str) -> None:
         pass
 
-    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 2)
     monkeypatch.setattr(HostGroups, "run", run)
     monkeypatch.setattr(HostGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
@@ -152,7 +153,7 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
 
     monkeypatch.setattr(Host, "_on_node", on_node)
     monkeypatch.setattr(HostGroups, "run", run)
-    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     try:
@@ -431,8 +432,8 @@ async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
         first.wait(10)
         return 0
 
-    monkeypatch.setattr(module, "remove_orphans", remove_orphans)
-    monkeypatch.setattr(module.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(RayExecutor, "clean_up", lambda self: remove_orphans())
+    monkeypatch.setattr(RayExecutor, "listen_at", lambda self: "127.0.0.1")
     monkeypatch.setattr(module.gc, "freeze", lambda: None)
     host.settings = dataclasses.replace(host.settings, usage_every_s=0.0)
     starts = [asyncio.create_task(host.start(serve=True)) for _ in range(2)]
@@ -557,7 +558,7 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     epoch = host.store.drivers.claim(paused.id, "another", 60.0, time.time())
     host.store.drivers.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
     host.store.drivers.release(paused.id, epoch)
-    monkeypatch.setattr(module.ray, "put", lambda value: None)
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
     host._begin(ends)
     assert await ended(host, ends) is ExperimentState.COMPLETED
     assert not Path(kept[0].uri).exists()

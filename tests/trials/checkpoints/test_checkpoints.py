@@ -154,6 +154,17 @@ def test_sweeping_removes_what_was_never_committed(storage: str, tmp_path: Path)
     assert checkpoints.sweep(storage) == [half]
     assert checkpoints.is_committed(whole)
     assert place(half).sizes() == {}
+    assert checkpoints.sweep(storage, {whole}) == []
+    assert checkpoints.is_committed(whole)
+
+
+def test_sweeping_removes_what_was_committed_and_never_reported(storage: str, tmp_path: Path) -> None:
+    known, unknown = (join(storage, "trial_00000", name) for name in ("known", "unknown"))
+    for uri in (known, unknown):
+        save(uri, tmp_path / "made", FILES)
+    assert checkpoints.sweep(storage, {known}) == [unknown]
+    assert checkpoints.is_committed(known)
+    assert not checkpoints.is_here(unknown)
 
 
 def test_files_that_are_not_there_cannot_be_committed(storage: str) -> None:

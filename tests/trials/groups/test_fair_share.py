@@ -256,7 +256,7 @@ busy = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(busy, min_size=1, max_size=6), st.integers(1, 3))
 def test_nobody_starves_and_nothing_is_left_idle(experiments: list[Busy], nodes: int) -> None:
     names = [f"exp_{n}" for n in range(len(experiments))]
@@ -271,7 +271,7 @@ def test_nobody_starves_and_nothing_is_left_idle(experiments: list[Busy], nodes:
         assert max(gaps) < own + 300 + 400 * len(names), "it gets a group again and again"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=5), st.integers(2, 8))
 def test_shares_follow_the_weights(weights: list[float], slots: int) -> None:
     names = [f"exp_{n}" for n in range(len(weights))]

@@ -123,7 +123,7 @@ def batches(size: int = 48, batch_size: int = 8) -> DataLoader[Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", [FLAVOURS[0], pytest.param(FLAVOURS[1], marks=pytest.mark.long)])
 def test_after_fit_the_script_has_what_it_would_have_had(
     flavour: str, local_ray: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

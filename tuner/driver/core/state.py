@@ -22,6 +22,7 @@ from tuner.domain.states import ExperimentState, SegmentState, TrialState, chang
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.standing import Standing
@@ -94,7 +95,8 @@ class State:
         self.exhausted = False  # the searcher has nothing more to propose
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
-        self.progress = Progress(spec, self.standing, self.checkpoints)
+        self.outlook = Outlook(spec)
+        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         self.unseen = (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from tuner import log_format
+from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
 from tuner.domain.logs import LogChunk, LogLimit
@@ -82,6 +82,7 @@ class Host:
         self.executor: Executor = executor if executor is not None else _on_ray()
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
+        tracing.configure(settings.traces, "driver", __version__)
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
@@ -248,7 +249,9 @@ class Host:
         if found is None:
             return None
         begun = time.perf_counter()
-        answer = await found.inbound.report(found.ref, found.start_iteration, reports)
+        what = "verdict" if reports and reports[-1].waits else "report"
+        with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
+            answer = await found.inbound.report(found.ref, found.start_iteration, reports)
         took = time.perf_counter() - begun
         self._figures.reports.add(took)
         if reports and reports[-1].waits:
@@ -410,10 +413,8 @@ class Host:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
-            if (
-                epoch > 1
-            ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
-                await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
+            if epoch > 1:  # an earlier driver and its ranks may have been killed
+                await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
             slots = self.executor.capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
@@ -447,6 +448,11 @@ class Host:
                 await self.write(store.drivers.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
+
+    def _sweep_checkpoints(self, driven: Driven) -> None:
+        """Delete the files of checkpoints whose reports were not committed when the ranks or the driver were killed."""
+        rows = self.store.trials.checkpoints(driven.record.id)
+        checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
 
     async def _sweep_objects(self, storage: str) -> None:
         """Delete the objects of `with_parameters` that no experiment needs any more."""

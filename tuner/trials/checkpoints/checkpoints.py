@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
@@ -278,20 +278,30 @@ def delete(uri: str) -> None:
     where.remove()
 
 
-def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list[str]:
-    """Delete checkpoints that were begun below an experiment's storage but never committed, and return their URIs.
+def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
+    """Delete checkpoints below an experiment's storage that nobody needs, and return their URIs.
 
-    Call this only while no trial of the experiment runs. `keep` says whether a committed checkpoint is still wanted;
-    without it all committed ones stay.
+    These are the checkpoints that were begun but never committed, and those that the database does not have: their ranks or
+    their driver were killed before the report was stored. Call this only while no trial of the experiment runs.
+
+    Args:
+        storage: where the experiment's checkpoints are stored.
+        known: the URIs of the checkpoints that the database has. None: all committed ones stay.
     """
     root = place(storage)
+    names = None if known is None else {tuple(uri.partition("?")[0].rstrip("/").split("/")[-2:]) for uri in known}
     removed = []
     for trial in root.folders():
         for name in (root / trial).folders():
             where = root / trial / name
-            if trial.startswith(".") or (where.beside(_MARKER).read() is None and not keep(where.uri)):
+            is_committed = not trial.startswith(".") and where.beside(_MARKER).read() is not None
+            if not is_committed:
                 where.remove()
-                removed.append(where.uri)
+            elif names is not None and (trial, name) not in names:
+                delete(where.uri)
+            else:
+                continue
+            removed.append(where.uri)
     return removed
 
 

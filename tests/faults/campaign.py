@@ -1,0 +1,282 @@
+"""Run a search again and again, kill its driver at another place each time, and compare the outcome with the undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tuner
+from tests import invariants
+from tests.faults.driver import ENDED, LOST_LEASE, REFUSED, How, Orders, curve, drive
+from tuner.domain import events as e
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.states import ExperimentState
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord
+
+LENGTH = 4
+DEADLINE_S = 120.0
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.faults.driver"])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A search, and a command that users give in the middle of it."""
+
+    scheduler: dict[str, Any]
+    num_samples: int = 4
+    command: tuple[str, int, int] | None = None
+    same: bool = True  # a command may come one report later or earlier after a restart
+
+
+SCENARIOS = {
+    "fifo": Scenario({"type": "fifo"}, 3),
+    "asha": Scenario({"type": "asha", "reduction_factor": 2}, 6),
+    "promotion": Scenario({"type": "asha_promotion", "reduction_factor": 2}),
+    "hyperband": Scenario({"type": "hyperband", "reduction_factor": 2}),
+    "median": Scenario({"type": "median", "min_samples_required": 2}, 6),
+    "pbt": Scenario({"type": "pbt", "perturbation_interval": 1, "quantile_fraction": 0.5}, 2),
+    "freeze_thaw": Scenario({"type": "freeze_thaw", "budget": 3}, 6),
+    "pause": Scenario({"type": "fifo"}, 3, ("pause", 1, 2)),
+    "cancel": Scenario({"type": "fifo"}, 3, ("cancel", 1, 2), same=False),
+}
+
+
+@dataclass
+class Counts:
+    """What a campaign has done."""
+
+    runs: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    reports: int = 0
+    outcomes: int = 0
+    invariants: int = 0
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"{sum(self.faults.values()):,} faults ({kinds}) · {self.reports:,} reports checked · {self.outcomes:,} outcomes "
+            f"equal to the undisturbed run · {self.invariants:,} experiments with all invariants"
+        )
+
+
+def outcome(store: Store, record: ExperimentRecord) -> dict[str, Any]:
+    """Return what a user gets from a search, without times and without how often it was interrupted."""
+    trials = sorted(store.trials.newest(record.id, 1000), key=lambda trial: trial.number)
+    best = store.experiments.get(record.public_id).best or {}
+    return {
+        "state": str(store.experiments.get(record.public_id).state),
+        "best": {name: best.get(name) for name in ("trial_number", "value", "params")},
+        "trials": [(t.number, str(t.state), t.iteration, dict(t.params), t.best_value, t.failures) for t in trials],
+    }
+
+
+class Run:
+    """One search in a database, with drivers that come and go."""
+
+    def __init__(self, scenario: Scenario, url: str, counts: Counts) -> None:
+        self.scenario, self.url, self.counts = scenario, url, counts
+        self.folder = Path(tempfile.mkdtemp(prefix="tuner-fault-"))
+        space = Space.from_python({"x": tuner.uniform(0, 1)})
+        spec = Spec(
+            name="faults",
+            space=space.to_json(),
+            objectives=(Objective("loss", "min"),),
+            num_samples=scenario.num_samples,
+            search={"type": "random"},
+            scheduler=scenario.scheduler,
+            max_t=LENGTH,
+            seed=3,
+            limits=Limits(max_concurrent_trials=1),
+            checkpoint=CheckpointPolicy(interval_s=None),
+        )
+        with Store.open(url) as store:
+            self.experiment = store.experiments.create(spec).public_id
+        counts.runs += 1
+
+    def orders(self, **changes: Any) -> Orders:
+        return Orders(self.url, self.experiment, str(self.folder), command=self.scenario.command, **changes)
+
+    def begin(self, orders: Orders) -> Any:
+        process = _processes.Process(target=drive, args=(orders,))
+        process.start()
+        return process
+
+    def drive(self, at: int | None = None) -> int:
+        """Let a driver drive until it ends or is killed. Return its exit status."""
+        process = self.begin(self.orders(at=at))
+        process.join(DEADLINE_S)
+        assert process.exitcode is not None, "the driver hangs"
+        if process.exitcode == -signal.SIGKILL:
+            self.counts.faults["kills"] += 1
+        return int(process.exitcode)
+
+    def places(self) -> list[str]:
+        return list(json.loads((self.folder / "places.json").read_text()))
+
+    def finish(self, files: bool = True) -> dict[str, Any]:
+        """Drive to the end, through a pause if there is one, check everything, and return the outcome."""
+        for _ in range(5):
+            with Store.open(self.url) as store:
+                record = store.experiments.get(self.experiment)
+                if record.state.ended and record.driver_owner is None:
+                    self.check(store, record, files)
+                    return outcome(store, record)
+                if record.state is ExperimentState.PAUSED:
+                    store.commands.add(record.id, "resume")
+            assert self.drive() == ENDED
+        raise AssertionError("the search does not end")
+
+    def check(self, store: Store, record: ExperimentRecord, files: bool = True) -> None:
+        """Check the invariants, each report against the curve of its trial, and that nothing is left over."""
+        problems = list(invariants.broken(store, record))
+        assert problems == []
+        assert store.commands.pending([record.id]) == []
+        segments = store.trials.segments(record.id)
+        for _, entry in store.drivers.load(record.id):
+            if isinstance(entry, e.Reported):
+                self.counts.reports += 1
+                assert entry.metrics["loss"] == curve(_params(segments, *entry.ref), entry.iteration)[-1]
+        kept = {c.uri for c in store.trials.checkpoints(record.id) if c.state == "ready"}
+        there = {str(folder) for folder in (self.folder / "checkpoints").glob("trial_*/*") if folder.is_dir()}
+        if files:
+            assert sorted(there - kept) == [], "files without a row"
+            assert sorted(kept - there) == [], "rows without files"
+        self.counts.invariants += 1
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def _params(segments: dict[int, Any], trial: int, ordinal: int) -> list[tuple[int, float]]:
+    """Return from which iteration on which x was in force in the training that led to this segment, and in it."""
+    segment = segments[trial][ordinal - 1]
+    if segment.source_checkpoint is None:
+        return [(0, segment.params["x"])]
+    donor, before, begin = map(int, segment.source_checkpoint.split("-")[1:])
+    earlier = [(at, x) for at, x in _params(segments, donor, before) if at < begin]
+    return [*earlier, (begin, segment.params["x"])]
+
+
+def undisturbed(scenario: Scenario, url: str, counts: Counts) -> tuple[dict[str, Any], list[str]]:
+    """Return the outcome of a run without a fault, and the places that its first driver passed."""
+    with running(scenario, url, counts) as run:
+        assert run.drive() == ENDED
+        places = run.places()
+        return run.finish(), places
+
+
+@contextmanager
+def running(scenario: Scenario, url: str, counts: Counts) -> Iterator[Run]:
+    run = Run(scenario, url, counts)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+class Campaign:
+    """Runs of one scenario with faults, each compared with the undisturbed one."""
+
+    def __init__(self, name: str, url: str, counts: Counts) -> None:
+        self.name, self.scenario, self.url, self.counts = name, SCENARIOS[name], url, counts
+        self.expected, self.places = undisturbed(self.scenario, url, counts)
+
+    def new(self) -> AbstractContextManager[Run]:
+        return running(self.scenario, self.url, self.counts)
+
+    def compare(self, run: Run, what: str) -> None:
+        """Drive to the end, and compare the outcome."""
+        found = run.finish()
+        if self.scenario.same:
+            assert found == self.expected, f"{self.name}: {what}"
+            self.counts.outcomes += 1
+
+    def kill_at(self, place: int) -> None:
+        with self.new() as run:
+            run.drive(at=place)
+            self.compare(run, f"killed at place {place}, {self.places[place - 1]}")
+
+    def kill_again_and_again(self, seed: int) -> None:
+        """Kill one driver after the other, each after it has come a bit further."""
+        draw = random.Random(seed)
+        with self.new() as run:
+            for _ in range(12):
+                if run.drive(at=draw.randint(3, len(self.places))) == ENDED:
+                    break
+            self.compare(run, f"killed again and again, seed {seed}")
+
+    def tear_after(self, place: int) -> None:
+        """Kill the driver, and damage the newest checkpoint."""
+        with self.new() as run:
+            run.drive(at=place)
+            folders = list((run.folder / "checkpoints").glob("trial_*/*/state.json"))
+            if folders:
+                newest = max(folders, key=lambda path: path.stat().st_mtime_ns)
+                newest.write_text(newest.read_text()[:-3])
+                self.counts.faults["torn checkpoints"] += 1
+            self.compare(run, f"killed at place {place}, and the newest checkpoint torn")
+
+    def outside_of_transactions(self) -> list[int]:
+        """Return the places at which a driver that sleeps does not hold SQLite's lock."""
+        return [number for number, kind in enumerate(self.places, 1) if kind != "statement"]
+
+    def sleep_at(self, place: int) -> None:
+        """Stop a driver, let another one take over and finish, and let the first one wake up."""
+        with self.new() as run:
+            asleep = run.begin(run.orders(at=place, how=How.SLEEP))
+            until("the driver to stop or end", lambda: asleep.exitcode is not None or _is_stopped(asleep.pid))
+            if asleep.exitcode is None:
+                self.counts.faults["holders that slept"] += 1
+            found = run.finish(files=False)
+            if asleep.exitcode is None:
+                os.kill(asleep.pid, signal.SIGCONT)
+            asleep.join(DEADLINE_S)
+            assert asleep.exitcode in (LOST_LEASE, ENDED)
+            with Store.open(self.url) as store:
+                record = store.experiments.get(run.experiment)
+                run.check(store, record, files=False)
+                assert outcome(store, record) == found, "the one that woke up has written something"
+            if self.scenario.same:
+                assert found == self.expected
+                self.counts.outcomes += 1
+
+    def claim_at_once(self, drivers: int = 3) -> None:
+        """Let several drivers claim the experiment at the same time."""
+        with self.new() as run:
+            both = [run.begin(run.orders(lease_s=60.0)) for _ in range(drivers)]
+            for process in both:
+                process.join(DEADLINE_S)
+            assert sorted(process.exitcode for process in both) == [ENDED] + [REFUSED] * (drivers - 1)
+            self.counts.faults["claims at once"] += drivers - 1
+            self.compare(run, "claimed by several")
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(what: str, happened: Callable[[], Any]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}"
+        time.sleep(0.01)

@@ -1,0 +1,70 @@
+"""Kill drivers, tear checkpoints, let drivers sleep and compete: the short form of `make chaos`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults.campaign import SCENARIOS, Campaign, Counts
+
+
+def some(places: list[str], of_each: int) -> list[int]:
+    """Return the numbers of some places of each kind."""
+    draw = random.Random(7)
+    kinds: dict[str, list[int]] = {}
+    for number, kind in enumerate(places, 1):
+        kinds.setdefault(kind, []).append(number)
+    return sorted(n for numbers in kinds.values() for n in draw.sample(numbers, min(of_each, len(numbers))))
+
+
+@pytest.mark.parametrize("scenario", ["asha", "pbt", "pause", "cancel"])
+def test_a_driver_that_is_killed_anywhere_changes_nothing(sqlite_url: str, scenario: str) -> None:
+    counts = Counts()
+    campaign = Campaign(scenario, sqlite_url, counts)
+    assert {"statement", "before a commit", "after a commit", "launch", "checkpoint, committed"} <= set(campaign.places)
+    for place in some(campaign.places, of_each=1):
+        campaign.kill_at(place)
+    assert counts.faults["kills"] >= 9
+    campaign.kill_again_and_again(seed=1)
+
+
+@pytest.mark.long  # the same with every scenario and more places
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_scenario(database_url: str, scenario: str) -> None:
+    campaign = Campaign(scenario, database_url, Counts())
+    for place in some(campaign.places, of_each=3):
+        campaign.kill_at(place)
+
+
+def test_a_torn_checkpoint_is_passed_over(sqlite_url: str) -> None:
+    counts = Counts()
+    campaign = Campaign("asha", sqlite_url, counts)
+    for place in some(campaign.places, of_each=1)[3:7]:
+        campaign.tear_after(place)
+    assert counts.faults["torn checkpoints"] >= 3
+
+
+def test_a_driver_that_slept_writes_nothing_when_it_wakes_up(sqlite_url: str) -> None:
+    counts = Counts()
+    campaign = Campaign("pbt", sqlite_url, counts)
+    for place in campaign.outside_of_transactions()[5::40]:
+        campaign.sleep_at(place)
+    assert counts.faults["holders that slept"] >= 2
+
+
+def test_one_of_several_drivers_gets_the_experiment(sqlite_url: str) -> None:
+    Campaign("fifo", sqlite_url, Counts()).claim_at_once()
+
+
+def test_the_campaign_notices_what_is_wrong(sqlite_url: str) -> None:
+    """An outcome that differs, and a file that nobody needs."""
+    campaign = Campaign("fifo", sqlite_url, Counts())
+    campaign.expected["trials"][0] = "another"
+    with pytest.raises(AssertionError, match="killed at place 40"):
+        campaign.kill_at(40)
+    with campaign.new() as run:
+        run.drive()
+        (run.folder / "checkpoints" / "trial_00000" / "iteration_00000009_1").mkdir()
+        with pytest.raises(AssertionError, match="files without a row"):
+            run.finish()

@@ -1,0 +1,72 @@
+"""Traces with OpenTelemetry: spans of requests, commits, verdicts and segments, sent to a collector if the settings name one.
+
+Without the setting `span` does nothing, and OpenTelemetry is not even imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from tuner import log_format
+from tuner.errors import SpecError
+
+PATH = "/v1/traces"
+"""Where a collector takes traces by OTLP over HTTP."""
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+_tracer: Any = None
+
+
+def configure(endpoint: str | None, part: str, version: str) -> None:
+    """Send the spans of this process to a collector; to none if `endpoint` is None.
+
+    Args:
+        endpoint: its address, such as ``http://localhost:4318``.
+        part: what this process is, "service" or "driver".
+        version: of this package.
+
+    Raises:
+        SpecError: OpenTelemetry is not installed.
+    """
+    if endpoint is None:
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise SpecError(f"needs the extra otel: pip install 'tuner[otel]' ({error})", "/traces") from error
+    whole = endpoint if endpoint.endswith(PATH) else endpoint.rstrip("/") + PATH
+    provider = TracerProvider(resource=Resource.create({"service.name": f"tuner-{part}", "service.version": version}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole)))
+    use(provider)
+
+
+def use(provider: Any) -> None:
+    """Give the spans of this process to a provider of OpenTelemetry's; to nobody if it is None."""
+    global _tracer
+    _tracer = provider.get_tracer("tuner") if provider is not None else None
+
+
+def span(name: str, carrier: Mapping[str, str] | None = None, **attributes: Any) -> AbstractContextManager[Any]:
+    """Return a context manager that is a span, whose value is the span, or None if there are no traces.
+
+    The ids that `log_format.about` has set are attributes, too. An exception is recorded, and passes through.
+
+    Args:
+        name: of the span.
+        carrier: the headers of a request, which may name the span that has caused it (W3C's ``traceparent``).
+        attributes: shown as ``tuner.NAME``. Those that are None are left out.
+    """
+    if _tracer is None:
+        return _NOTHING
+    from opentelemetry.propagate import extract
+
+    given = {**log_format.ids(), **attributes}
+    named = {f"tuner.{key}": value for key, value in given.items() if value is not None}
+    context = None if carrier is None else extract(carrier)
+    found: AbstractContextManager[Any] = _tracer.start_as_current_span(name, context=context, attributes=named)
+    return found
