@@ -37,7 +37,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.cluster": SLOW,
         "tuner.driver.hosts.start": SLOW,
     },
-    "tuner.driver.hosts.host": {"tuner.driver.hosts.ray_executor": SLOW},
+    "tuner.driver.hosts.host": {
+        "tuner.driver.hosts.local_executor": SLOW,
+        "tuner.driver.hosts.ray_executor": SLOW,
+    },
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,

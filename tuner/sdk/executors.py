@@ -52,9 +52,7 @@ def unfit(spec: Spec) -> str | None:
     from tuner.driver.hosts.ahead import cpus_here
     from tuner.trials.groups import local_pool
 
-    if spec.runtime_env:
-        return "there is a runtime_env, which needs Ray"
-    return local_pool.unfit(spec.scaling, cpus_here())
+    return local_pool.unfit(spec, cpus_here())
 
 
 def _uses_ray(ray_address: str | None) -> str | None:

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
+from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.errors import TunerError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.local_pool import LocalPool
 from tuner.trials.groups.local_ranks import RankServer
@@ -38,7 +40,8 @@ class LocalExecutor:
 
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return groups of one process each."""
-        assert options.report_address is not None
+        if options.report_address is None:
+            raise TunerError("the driver cannot listen at an address of its machine, which trials without Ray need")
         self._pool = LocalPool(
             self.cpus,
             options.report_address,
@@ -80,3 +83,8 @@ class LocalExecutor:
         """Delete it from this machine or its storage. What another node has stays there."""
         if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
+
+
+def beside() -> LocalExecutor:
+    """Return an executor for a host that has another one, too. Its processes start when they are needed."""
+    return LocalExecutor(RankServer(), cpus_here())
