@@ -52,6 +52,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.stoppers": SLOW,
         "tuner.search": SLOW,
     },
+    "tuner.experiment.forecast": {"tuner.schedulers.freeze_thaw.budget": SLOW},
     "tuner.experiment.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},

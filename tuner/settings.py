@@ -22,7 +22,7 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 
 @dataclass(frozen=True, slots=True)
 class OidcRule:
-    """What the members of a group of the OpenID Connect provider may do. The group ``*`` is everybody."""
+    """The rights of a group of the OpenID Connect provider. The group ``*`` is everybody."""
 
     group: str
     role: Literal["viewer", "editor", "admin"]

@@ -16,7 +16,7 @@ _NAMES_RAY = re.compile(rb"\x8c.ray[.\x94]|\x8c\x03ray")
 
 
 class Choice(NamedTuple):
-    """Where trials run."""
+    """The place where trials run."""
 
     local: bool
     why: str  # for the first line of the log

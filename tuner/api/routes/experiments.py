@@ -70,7 +70,7 @@ async def create(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     def create() -> Response:
-        wanted = _in_project(here, data)
+        wanted = here.bundles.applied(_in_project(here, data))
         record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
         here.poke()
         return _created(record)
@@ -94,7 +94,7 @@ async def dry_run(
     ] = None,
 ) -> Response:
     def dry_run() -> Response:
-        spec = _in_project(here, data)
+        spec = here.bundles.applied(_in_project(here, data))
         return answer(schemas.DryRun.of(usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration)))
 
     return await here.off_the_pool(dry_run)
@@ -205,6 +205,7 @@ async def fork(
             here.checker,
             learn=given.learn,
             idempotency_key=idempotency_key,
+            prepare=here.bundles.applied,
         )
         here.poke()
         return _created(record)

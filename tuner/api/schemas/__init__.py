@@ -5,6 +5,7 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 
 from __future__ import annotations
 
+from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
@@ -75,6 +76,7 @@ __all__ = [
     "Best",
     "BestSoFar",
     "BestSoFarOf",
+    "Bundle",
     "Change",
     "Changes",
     "Checkpoint",

@@ -322,6 +322,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when it will end, what it will have found by then, and what more training would bring. */
+        get: operations["experiments_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/replay": {
         parameters: {
             query?: never;
@@ -730,6 +747,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/bundles/{sha256}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether a code bundle has been uploaded. */
+        get: operations["bundles_get"];
+        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        put: operations["bundles_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster": {
         parameters: {
             query?: never;
@@ -869,6 +904,23 @@ export interface paths {
         get: operations["webhooks_deliveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a delivery of the event `test` now; for editors */
+        post: operations["webhooks_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1017,6 +1069,22 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+        };
+        /**
+         * Bundle
+         * @description A zip file of Python code that has been uploaded.
+         */
+        Bundle: {
+            /**
+             * Sha256
+             * @description SHA-256 of the zip file that was uploaded; a spec names it as its bundle
+             */
+            sha256: string;
+            /**
+             * Bytes
+             * @description the size of the zip file that workers get
+             */
+            bytes: number;
         };
         /** Change */
         Change: {
@@ -1627,13 +1695,12 @@ export interface components {
             id: string;
             /**
              * Event
-             * @description what happened
-             * @enum {string}
+             * @description what happened; test: somebody asked for a test
              */
-            event: "experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached";
+            event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...
+             * @description exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
@@ -1807,6 +1874,11 @@ export interface components {
              * @description GPU hours that its trials have used, as of its newest event
              */
             gpu_hours: number;
+            /**
+             * Gpu Hours Saved
+             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             */
+            gpu_hours_saved: number;
             /**
              * Cpu Hours
              * @description CPU hours that its trials have held, as of its newest event
@@ -2108,6 +2180,103 @@ export interface components {
              * @description its checkpoint; null if none is kept
              */
             checkpoint_id: string | null;
+        };
+        /**
+         * Forecast
+         * @description A forecast as of the newest event, from how much recorded searches still found when they were as far as this one.
+         */
+        Forecast: {
+            /**
+             * Metric
+             * @description the first objective
+             */
+            metric: string;
+            /**
+             * Time
+             * @description when the newest event was; null before the first
+             */
+            time: string | null;
+            /** @description null: it has ended, or it is too early to tell */
+            end: components["schemas"]["ForecastEnd"] | null;
+            /** @description its best value at the end, never worse than the present one; null: it is too early to tell */
+            best: components["schemas"]["ForecastRange"] | null;
+            /** @description what more training would bring; null: it is too early to tell */
+            more: components["schemas"]["ForecastMore"] | null;
+            /**
+             * Summary
+             * @description all of it, or why there is none, in sentences
+             */
+            summary: string;
+        };
+        /** ForecastEnd */
+        ForecastEnd: {
+            /**
+             * Limit
+             * @description the limit that is expected to end the experiment
+             * @enum {string}
+             */
+            limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
+            /**
+             * Reason
+             * @description what ends it, in words
+             */
+            reason: string;
+            /** @description seconds that it will still run, without the time for which it is paused */
+            seconds: components["schemas"]["ForecastRange"];
+        };
+        /** ForecastMore */
+        ForecastMore: {
+            /**
+             * Gpu Hours
+             * @description the GPU hours that this is about; null if trials use no GPUs
+             */
+            gpu_hours: number | null;
+            /**
+             * Seconds
+             * @description how long they take at the present pace
+             */
+            seconds: number;
+            /**
+             * Improvement
+             * @description by how much the best value will improve on average; above 0 whatever the mode
+             */
+            improvement: number;
+            /**
+             * Low
+             * @description it will improve by at least this in nine of ten cases
+             */
+            low: number;
+            /**
+             * High
+             * @description it will improve by at most this in nine of ten cases
+             */
+            high: number;
+            /**
+             * Chance
+             * @description the probability of any improvement
+             */
+            chance: number;
+        };
+        /**
+         * ForecastRange
+         * @description An expected value with an interval that is meant to hold in eight of ten cases.
+         */
+        ForecastRange: {
+            /**
+             * Expected
+             * @description the middle of what is to be expected
+             */
+            expected: number;
+            /**
+             * Low
+             * @description where the interval begins
+             */
+            low: number;
+            /**
+             * High
+             * @description where the interval ends
+             */
+            high: number;
         };
         /** Health */
         Health: {
@@ -3034,6 +3203,11 @@ export interface components {
              * @description the only project that the caller sees; null: all
              */
             project: string | null;
+            /**
+             * Sign In Url
+             * @description where a browser signs in with the organization's provider; null: there is none
+             */
+            sign_in_url: string | null;
         };
         /** Share */
         Share: {
@@ -3799,6 +3973,30 @@ export interface components {
              */
             function: components["schemas"]["FunctionSpec"] | null;
             /**
+             * Command
+             * @description instead of an entrypoint: a script and its arguments, in which {lr} is the value of the parameter lr
+             * @default null
+             * @example [
+             *       "train.py",
+             *       "--lr",
+             *       "{lr}"
+             *     ]
+             */
+            command: string[] | string | null;
+            /**
+             * Metric Pattern
+             * @description a regular expression that reads metrics from what a command prints
+             * @default null
+             * @example loss: (?P<loss>[0-9.]+)
+             */
+            metric_pattern: string | null;
+            /**
+             * Bundle
+             * @description SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules
+             * @default null
+             */
+            bundle: string | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -3903,6 +4101,13 @@ export interface components {
              * @enum {string}
              */
             scope: "all" | "last";
+            /**
+             * Executor
+             * @description where trials run: on Ray, or in processes of this machine, one for each trial, without Ray
+             * @default ray
+             * @enum {string}
+             */
+            executor: "ray" | "local";
             /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
@@ -4088,6 +4293,8 @@ export interface components {
             n_startup_trials: number;
             /** @default false */
             deterministic_objective: boolean;
+            /** @default false */
+            tpe_if_short: boolean;
             /** @default null */
             constraints: {
                 [key: string]: unknown;
@@ -4323,7 +4530,7 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4353,7 +4560,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4787,7 +4994,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4796,7 +5003,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4879,7 +5086,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4888,7 +5095,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4999,7 +5206,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5062,7 +5269,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5071,7 +5278,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5104,7 +5311,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5164,7 +5371,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5173,7 +5380,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5266,7 +5473,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5275,7 +5482,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5370,7 +5577,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5379,7 +5586,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5456,7 +5663,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5465,7 +5672,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5555,7 +5762,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5564,7 +5771,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6167,6 +6374,75 @@ export interface operations {
             };
         };
     };
+    experiments_forecast: {
+        parameters: {
+            query?: {
+                /** @description how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the training so far counts */
+                hours?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_replay: {
         parameters: {
             query?: never;
@@ -6219,7 +6495,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6228,7 +6504,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6664,7 +6940,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6673,7 +6949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7330,7 +7606,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7339,7 +7615,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7416,7 +7692,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7425,7 +7701,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7511,7 +7787,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7520,7 +7796,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7606,7 +7882,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7615,7 +7891,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7701,7 +7977,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7710,7 +7986,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7796,7 +8072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7805,7 +8081,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7895,7 +8171,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7904,7 +8180,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7990,7 +8266,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7999,7 +8275,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8085,7 +8361,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8094,7 +8370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8113,6 +8389,153 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/zip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8271,7 +8694,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8280,7 +8703,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8343,7 +8766,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8352,7 +8775,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8484,7 +8907,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8493,7 +8916,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8570,7 +8993,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8579,7 +9002,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8779,7 +9202,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8788,7 +9211,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8938,7 +9361,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8947,7 +9370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9028,7 +9451,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9037,7 +9460,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9119,6 +9542,92 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
