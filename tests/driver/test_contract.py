@@ -1,8 +1,7 @@
 """Test what every shell does, whatever its ports are made of: virtual time, asyncio in this process, or a store and workers.
 
 The groups in this process stand in for Ray at the boundary of the process: they run the training function as a coroutine, so
-the loop and its journal port are the real ones. The forms on Ray and
-with the local executor are the whole of `tuner.run`.
+the loop and its journal port are the real ones. The forms on Ray and with the local executor are the whole of `tuner.run`.
 """
 
 from __future__ import annotations
