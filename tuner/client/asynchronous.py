@@ -534,6 +534,10 @@ class AsyncExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, await self._get("/importance"))
 
+    async def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
+        """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
+        return read(schemas.Timeline, await self._get("/timeline", {"first": first, "limit": limit}))
+
     async def forecast(self, hours: float = 1.0) -> schemas.Forecast:
         """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
         return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
-from tuner.schedulers.freeze_thaw.budget import derived
 from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
 from tuner.schedulers.shared.wording import shown
 from tuner.store import ExperimentRecord, Store
@@ -251,6 +250,8 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
         return None
     given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
     if not given and spec.num_samples is not None:  # trials that users have added raise a derived budget
+        from tuner.schedulers.freeze_thaw.budget import derived
+
         trainings = max(trainings, derived(spec.num_samples))
     return "budget", float(trainings) * float(scheduler["max_t"])
 

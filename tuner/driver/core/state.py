@@ -283,6 +283,7 @@ class State:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        segment.held_s = event.held_s or None  # 0 in the logs of older versions
         self.usage.begin(trial.number, event.time - event.held_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
