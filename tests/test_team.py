@@ -1,4 +1,4 @@
-"""Test the product as a team would use it: two services over one PostgreSQL, three projects, three roles, twenty experiments, and every fault.
+"""Test two services over one PostgreSQL as a team uses them: three projects, three roles, twenty experiments, every fault.
 
 The short form of each fault is in `tests/test_head_loss.py` and `tests/test_outage.py`, of roles and projects in
 `tests/api/test_projects.py`.

@@ -1,4 +1,4 @@
-"""When trials waited, started and ran, and what devices did meanwhile."""
+"""Test the timeline: when trials waited, started and ran, and what devices did meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When each trial waited, started and ran, and how the nodes and devices of an experiment were used."""
+"""The timeline of an experiment: when each trial waited, started and ran, and how nodes and devices were used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.domain.states import TrialState
 from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
 
 Phase = Literal["waiting", "starting", "restarting", "running", "paused", "idle"]
-"""What a trial or a device does in a span of time.
+"""The activity of a trial or a device in a span of time.
 
 waiting: a trial has no room on the cluster yet. starting: its processes start and load the code; restarting: the same after a
 failure or a pause. paused: it has a checkpoint, and gave its room back. idle: no trial of this experiment holds the device.
@@ -22,7 +22,7 @@ _AGAIN = frozenset({"retry", "resume"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What a trial, or the trial on a device, did from `start` to `end`, in seconds since 1970."""
+    """The activity of a trial, or of the trial on a device, from `start` to `end`, in seconds since 1970."""
 
     phase: Phase
     start: float

@@ -1,4 +1,4 @@
-"""How many CPUs there are, and processes that are started before they are needed."""
+"""Test the number of CPUs, and processes that are started before they are needed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optio
 
 
 FORK_WAIT_S = 2.0
-"""How long the answer to a fork waits for the driver to start the new trial."""
+"""Seconds that the answer to a fork waits for the driver to start the new trial."""
 
 
 async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord | None:

@@ -1,4 +1,4 @@
-"""What trials and devices did over time."""
+"""The timeline of an experiment: its trials and devices over time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TimelineDevice(Model):
 
 
 class Timeline(Model):
-    """What some of the trials did over time, and the devices that they held."""
+    """A page of the timeline: some of the trials over time, and the devices that they held."""
 
     started_at: Annotated[Timestamp, Field(description="where the timeline begins")]
     duration_s: Annotated[float, Field(description="seconds that it spans, until now or until the experiment ended")]
