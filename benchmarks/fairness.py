@@ -1,11 +1,12 @@
 """Post many equal experiments to a service at once, and measure how evenly they share its cluster, and what that costs.
 
-    python -m benchmarks.fairness [--experiments 200] [--trials 4]
+    python -m benchmarks.fairness [--experiments 200] [--trials 4] [--steps 2]
 
-Prints one JSON line. Each trial makes two reports, a tenth of a second apart, with a checkpoint each. `jain` is Jain's index of
-the trials of each experiment that have ended at the moment when half of all have: 1 if all experiments have had the same number,
-1/n if one has had them all. (The hours that they held would say less: of trials this short, those that start a new process hold
-it ten times as long.) `first_trials_s` is the time from the first post until every experiment has had a trial, `driver_cpu`
+Prints one JSON line. Each trial makes `--steps` reports, a tenth of a second apart, with a checkpoint each. `jain` is Jain's
+index of the trials of each experiment that have ended at the moment when half of all have: 1 if all experiments have had the same
+number, 1/n if one has had them all. `jain_hours` is the same of the CPU hours that each experiment has held by then. Of trials of
+0.2 s it says little, as those that start a new process hold it ten times as long; `--steps 20` makes trials of two seconds.
+`first_trials_s` is the time from the first post until every experiment has had a trial, `driver_cpu`
 the CPU time of the driver host in cores over the whole run, and `driver_mb` the most memory that it used.
 """
 
@@ -31,21 +32,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiments", type=int, default=200)
     parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tuner-fair-") as folder:
         service = Service(Path(folder), f"sqlite:///{folder}/tuner.db")
         try:
             service.start()
-            print(json.dumps(measure(service, options.experiments, options.trials)), flush=True)
+            print(json.dumps(measure(service, options.experiments, options.trials, options.steps)), flush=True)
         finally:
             service.clean_up()
 
 
-def measure(service: Service, experiments: int, trials: int) -> dict[str, Any]:
+def measure(service: Service, experiments: int, trials: int, steps: int) -> dict[str, Any]:
     spec = {
         **SLOW,
         "num_samples": trials,
-        "space": {**SLOW["space"], "steps": {"type": "const", "value": 2}},
+        "space": {**SLOW["space"], "steps": {"type": "const", "value": steps}},
         "scaling": {"resources_per_worker": {"CPU": 0.5}},
         "limits": {},
     }
@@ -56,6 +58,7 @@ def measure(service: Service, experiments: int, trials: int) -> dict[str, Any]:
     posted_s = time.monotonic() - began
     first_s: float | None = None
     shares: list[float] = []
+    hours: list[float] = []
     memory = 0.0
     while time.monotonic() < began + DEADLINE_S:
         found = service.get("/experiments?page_size=1000")["items"]
@@ -65,6 +68,7 @@ def measure(service: Service, experiments: int, trials: int) -> dict[str, Any]:
         ended = sum(one["counts"]["completed"] for one in found)
         if not shares and ended >= experiments * trials / 2:
             shares = [float(one["counts"]["completed"]) for one in found]
+            hours = [float(one["cpu_hours"]) for one in found]
         if all(one["ended_at"] for one in found):
             break
         time.sleep(LOOK_S)
@@ -74,7 +78,9 @@ def measure(service: Service, experiments: int, trials: int) -> dict[str, Any]:
         "experiments": experiments,
         "trials": experiments * trials,
         "ended": ended,
+        "steps": steps,
         "jain": round(jain(shares), 4),
+        "jain_hours": round(jain(hours), 4),
         "first_trials_s": None if first_s is None else round(first_s, 1),
         "posted_s": round(posted_s, 1),
         "wall_s": round(wall, 1),

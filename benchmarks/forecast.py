@@ -135,7 +135,7 @@ def one(name: str, search: str, run: int, curves: Path) -> Row:
 
 @dataclass(slots=True)
 class State:
-    """What is known after a report: the training of all trials together in seconds, and the best score."""
+    """The state after a report: the training of all trials together in seconds, and the best score."""
 
     now: float = 0.0
     trained: float = 0.0

@@ -1,14 +1,15 @@
 """Measure what the page asks of the API when experiments are large. One JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
-        [--only curves|trials|stream|page]
+        [--only curves|trials|stream|page] [--peer PYTHON]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
 a separate process, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
 several columns, the importance of their parameters, a GET on a kept-alive connection, and how long it takes from the commit
 of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
 `cpu` is in cores. The part `page` opens the pages in Chromium: when table and curves are there, what the renderer takes of
-memory, and how long frames are while 100 reports a second come in.
+memory, and how long frames are while 100 reports a second come in. `cpu_s` is the CPU time of the browser and the service until
+everything is there. With --peer, it opens optuna-dashboard on the same curves, too (`optuna_page.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks import optuna_page
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Complete, Start
 from tuner.domain.events import Reported, SegmentStarted
@@ -261,6 +263,16 @@ def stream(service: Service, store: Store, form: str, clients: int, seconds: flo
     )  # fmt: skip
 
 
+def tree_cpu_s(*roots: psutil.Process) -> float:
+    """Return the CPU time of these processes and of all that they have started and that still live."""
+    total = 0.0
+    for root in roots:
+        for process in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:2])
+    return total
+
+
 def renderer_mb(browser: psutil.Process) -> float:
     """Return the memory of the largest renderer."""
     sizes = []
@@ -274,6 +286,8 @@ def renderer_mb(browser: psutil.Process) -> float:
 INK = """() => { const canvas = document.querySelector('.u-over canvas'); if (!canvas || !canvas.width) return false;
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height); let n = 0;
   for (let i = 3; i < data.length; i += 4) if (data[i] > 0) n++; return n > 500; }"""
+HISTORY = INK.replace(".u-over canvas", "canvas[role=img]")
+"""Trials that report once are shown as points."""
 ROWS = "() => document.querySelectorAll('tbody tr[aria-rowindex]').length > 5"
 FRAMES = """ms => new Promise(done => { const times = []; const begin = performance.now(); let last = begin;
   const frame = now => { times.push(now - last); last = now;
@@ -315,10 +329,12 @@ def page(service: Service, store: Store, home: str, options: argparse.Namespace)
         def opened(what: str, record: ExperimentRecord, ready: dict[str, str], **size: int) -> None:
             view = browser.new_page(viewport={"width": 1280, "height": 900})
             begin, memory, took = time.perf_counter(), service.memory_mb(), {}
+            cpu = tree_cpu_s(own, service.process)
             view.goto(f"{service.url}/experiments/{record.public_id}", wait_until="commit")
             for name, condition in ready.items():
                 view.wait_for_function(condition, timeout=120_000, polling="raf")
                 took[name] = time.perf_counter() - begin
+            took["cpu_s"] = tree_cpu_s(own, service.process) - cpu
             view.wait_for_load_state("networkidle")
             show(what, **size, **took, renderer_mb=renderer_mb(own), memory_mb=service.memory_mb() - memory)
             view.close()
@@ -329,14 +345,51 @@ def page(service: Service, store: Store, home: str, options: argparse.Namespace)
         warm.close()
         many = make(store, f"{options.many} trials", options.many, 1)
         for _ in range(3):
-            opened("page of many trials", many, {"table_s": ROWS, "curves_s": INK}, trials=options.many)
+            opened("page of many trials", many, {"table_s": ROWS, "points_s": HISTORY}, trials=options.many)
         for reports in (options.reports // 50, options.reports):
             record = make(store, f"{options.trials} trials of {reports}", options.trials, reports)
-            for _ in range(3):
-                ready = {"curves_s": INK, "table_s": ROWS}
-                opened("page of curves", record, ready, trials=options.trials, reports=reports)
+            ready = {"curves_s": INK, "table_s": ROWS}
+            with contextlib.ExitStack() as stack:
+                peer = None
+                if options.peer and reports == options.reports // 50:
+                    peer = stack.enter_context(peer_of(options.peer, store, record, home, reports))
+                for _ in range(3):
+                    opened("page of curves", record, ready, trials=options.trials, reports=reports)
+                    if peer is not None:
+                        peer_opened(browser, own, peer, trials=options.trials, reports=reports)
         frames(service, store, browser, options)
         browser.close()
+
+
+@contextlib.contextmanager
+def peer_of(
+    python: str, store: Store, record: ExperimentRecord, home: str, reports: int
+) -> Iterator[tuple[str, str, psutil.Process]]:
+    """Yield the address, the version and the process of optuna-dashboard on the same curves."""
+    trials: list[tuple[dict[str, Any], list[float]]] = []
+    for first in range(0, sum(record.counts.values()), 100):  # so few that every report is among the points
+        where = [f"number>={first}", f"number<{first + 100}"]
+        rows = store.trials.sorted_page(record.id, page_size=100, where=where)[0].items
+        params = {trial.number: dict(trial.params) for trial in rows}
+        for one in store.metrics.curves(record.id, "accuracy", points=2 * reports, trials=list(params)).curves:
+            values = [value for part in one.segments for value in part.y if value is not None]
+            trials.append((params[one.trial], values))
+    file = Path(home) / "peer.db"
+    optuna_page.make(python, file, trials)
+    with optuna_page.serving(python, file) as (url, pid):
+        yield url, optuna_page.version(python), psutil.Process(pid)
+
+
+def peer_opened(browser: Any, own: psutil.Process, peer: tuple[str, str, psutil.Process], **size: int) -> None:
+    url, version, process = peer
+    view = browser.new_page(viewport={"width": 1280, "height": 900})
+    begin, cpu = time.perf_counter(), tree_cpu_s(own, process)
+    view.goto(url + optuna_page.PATH, wait_until="commit")
+    view.wait_for_function(optuna_page.DRAWN, arg=1, timeout=300_000)
+    took = {"curves_s": time.perf_counter() - begin, "cpu_s": tree_cpu_s(own, process) - cpu}
+    memory = process.memory_full_info().uss / 2**20
+    show(f"optuna-dashboard {version}", **size, **took, renderer_mb=renderer_mb(own), memory_mb=memory)
+    view.close()
 
 
 def frames(service: Service, store: Store, browser: Any, options: argparse.Namespace) -> None:
@@ -388,6 +441,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--keep", help="a folder for the data, used again if it has them")
     parser.add_argument("--only", choices=["curves", "trials", "stream", "page"], help="this part alone")
+    parser.add_argument("--peer", help="the Python of an environment that has optuna-dashboard")
     options = parser.parse_args()
     with folder(options.keep) as home, Store.open(f"sqlite:///{home}/tuner.db") as store:
         store.migrate()

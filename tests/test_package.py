@@ -17,6 +17,14 @@ def test_import_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_api_loads_no_models_and_no_ray() -> None:
+    """A service answers as soon as this is loaded."""
+    heavy = {"torch", "ray", "scipy", "optuna", "pandas", "sklearn"}
+    code = f"import tuner.api.app, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("name", tuner.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(tuner, name) is not None

@@ -13,7 +13,7 @@ from tuner import log_format
 from tuner.errors import SpecError
 
 PATH = "/v1/traces"
-"""Where a collector takes traces by OTLP over HTTP."""
+"""The path at which a collector takes traces by OTLP over HTTP."""
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 _tracer: Any = None

@@ -6,6 +6,7 @@ They are answers of the real routes about a search in virtual time. What only a 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -23,7 +24,9 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
 from tuner.store.webhooks import EVENTS
+from tuner.usercode.archives import pack, sha256
 
+CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.py"})
 EXPERIMENT = "exp_0123456789abcdef0123"
 MOST_ITEMS, MOST_OTHERS = 2, 12
 
@@ -44,6 +47,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
     transport = httpx.ASGITransport(app)
     head = {"Authorization": f"Bearer {secret}", "X-Request-Id": "6910612a1f41bb45"}
     found: dict[str, Any] = {}
+    app.state.context.bundles.put(sha256(CODE), io.BytesIO(CODE))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000", headers=head) as client:
         [checkpoint] = (await client.get(f"/api/v1/experiments/{EXPERIMENT}/checkpoints?page_size=1")).json()["items"]
         ids = {
@@ -51,6 +55,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
             "trial_id": trial_id(EXPERIMENT, number),
             "checkpoint_id": checkpoint["id"],
             "webhook_id": hook,
+            "sha256": sha256(CODE),
         }
         bodies = {"/api/v1/experiments/dry-run": app.openapi()["components"]["schemas"]["Spec"]["examples"][0]}
         for path, operations in app.openapi()["paths"].items():

@@ -6,6 +6,7 @@ are left out, because they do not end: `test_stream.py` has them.
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
 
@@ -22,10 +23,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.api.record_examples import EXPERIMENT, cluster, fill, look
+from tests.api.record_examples import CODE, EXPERIMENT, cluster, fill, look
 from tuner.domain.keys import trial_id
 from tuner.store import Store
 from tuner.store.access import Role
+from tuner.usercode.archives import sha256
+
+schemathesis.serializer.alias("application/zip", "application/octet-stream")
 
 STREAMS = ("/events", "/changes")
 CHECKS = [
@@ -33,7 +37,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PARTS = ("experiments", "trials", "checkpoints", "cluster", "access", "webhooks", "health")
+PARTS = ("experiments", "trials", "checkpoints", "bundles", "cluster", "access", "webhooks", "health")
 EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "12"))
 
 
@@ -66,12 +70,14 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
     app.state.context.look, app.state.context.cluster = look, cluster
     number = fill(sqlite_store)
     [saved, *_] = sqlite_store.trials.checkpoint_page(sqlite_store.experiments.get(EXPERIMENT).id, page_size=1).items
+    app.state.context.bundles.put(sha256(CODE), io.BytesIO(CODE))
     _, token = sqlite_store.access.create_token("ci", Role.VIEWER)
     ids = {
         "experiment_id": EXPERIMENT,
         "trial_id": trial_id(EXPERIMENT, number),
         "checkpoint_id": saved.public_id,
         "token_id": token.id,
+        "sha256": sha256(CODE),
         "webhook_id": sqlite_store.webhooks.create("https://hooks.invalid/", ["trial.failed"]).public_id,
     }
     tried = [operation for operation in operations(app) if tag(operation) == part]
@@ -83,7 +89,9 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
 def send_the_example(operation: Any, server: str, ids: dict[str, str]) -> None:
     """Send the example of the document, with real ids and no optional parameter, and check the answer."""
     content = operation.definition.raw.get("requestBody", {}).get("content", {})
-    body = {"body": content["application/json"]["example"], "media_type": "application/json"} if content else {}
+    body = {}
+    for kind, described in content.items():
+        body = {"body": CODE if kind == "application/zip" else described["example"], "media_type": kind}
     names = [one["name"] for one in operation.definition.raw.get("parameters", ()) if one["in"] == "path"]
     case = operation.Case(path_parameters={name: ids[name] for name in names}, **body)
     response = case.call_and_validate(base_url=server, checks=[not_a_server_error, *CHECKS], timeout=60)

@@ -124,3 +124,38 @@ def test_exit_codes(
 
 def test_completion_is_offered() -> None:
     assert "--install-completion" in output("--help")
+
+
+def test_a_service_gives_the_same_as_the_database(
+    server: str, sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare what the commands that explain a search print here and there."""
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    search.write_logs(1)
+    failed = next(trial.public_id for trial in sqlite_store.trials.page(search.id).items if trial.state == "failed")
+    for arguments in (
+        ["explain", "halved"], ["explain", "halved", "1"], ["explain", failed], ["explain", "halved", "1", "--json"],
+        ["logs", "halved", "1"], ["logs", "halved", "1", "--rank", "1", "--tail", "2"], ["logs", "halved", "1", "-f"],
+        ["schedule", "halved"], ["schedule", "halved", "2"], ["schedule", failed],
+        ["replay", "halved", "fifo"], ["replay", "halved", "asha", "reduction_factor=2"],
+    ):  # fmt: skip
+        here = output(*arguments)
+        assert len(here) > 2
+        assert output("--address", server, *arguments) == here, arguments
+    for arguments in (["explain", "halved", "99"], ["logs", "halved", "99"], ["schedule", "halved", "99"]):
+        assert [status(monkeypatch, *where, *arguments) for where in ([], ["--address", server])] == [3, 3]
+
+
+def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    there = ["--address", server, "token"]
+    assert output(*there, "create", "ci", "--role", "viewer").startswith("tnr_")
+    [here], [row] = (
+        [json.loads(line) for line in output(*where, "list", "--json").splitlines()] for where in (["token"], there)
+    )
+    assert (here["id"], here["name"], row["role"], row["revoked_at"]) == (row["id"], "ci", "viewer", None)
+    assert output(*there, "list").split()[:2] == [row["id"], "viewer"]
+    assert output(*there, "revoke", row["id"]) == f"revoked {row['id']} (ci)\n"
+    assert "revoked" in output("token", "list")

@@ -1,8 +1,7 @@
 """Test what every shell does, whatever its ports are made of: virtual time, asyncio in this process, or a store and workers.
 
 The groups in this process stand in for Ray at the boundary of the process: they run the training function as a coroutine, so
-the loop and its journal port are the real ones. The forms on Ray and
-with the local executor are the whole of `tuner.run`.
+the loop and its journal port are the real ones. The forms on Ray and with the local executor are the whole of `tuner.run`.
 """
 
 from __future__ import annotations
@@ -183,8 +182,6 @@ def search(request: pytest.FixtureRequest) -> Callable[..., list[Entry]]:
     """Return a function that runs a search under one of the shells, and returns its log."""
     if request.param == "ray":
         request.getfixturevalue("private_ray")
-    if request.param == "local":
-        request.getfixturevalue("_kept")
     shells = {
         "virtual time": in_virtual_time,
         "this process": in_this_process,

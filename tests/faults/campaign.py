@@ -69,7 +69,7 @@ SCENARIOS = {
 
 @dataclass
 class Counts:
-    """What a campaign has done."""
+    """The outcome of a campaign."""
 
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)

@@ -41,7 +41,7 @@ ENDED, REFUSED, LOST_LEASE = 0, 2, 3
 
 
 class How(enum.Enum):
-    """What happens to the process at the chosen place."""
+    """The fault of the process at the chosen place."""
 
     KILL = signal.SIGKILL
     SLEEP = signal.SIGSTOP
@@ -49,7 +49,7 @@ class How(enum.Enum):
 
 @dataclass(frozen=True)
 class Orders:
-    """What a driver process is to do.
+    """The task of a driver process.
 
     Attributes:
         url: the database.

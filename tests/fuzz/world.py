@@ -507,7 +507,7 @@ class World:
         return True
 
     def wake(self) -> None:
-        """Continue a search in which nothing can happen because it is paused. Otherwise it is stuck."""
+        """Resume a search that is paused. A search that is not paused and in which nothing can happen is stuck."""
         if self.core.state is ExperimentState.PAUSED:
             self.feed(e.Commanded(time=self.tick(), command="resume"))
             return

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.domain import events as e
@@ -18,6 +19,7 @@ from tuner.domain.segments import SegmentRef
 from tuner.driver.core.actions import Fit, Interrupt, RunSegment
 from tuner.domain.logs import LogChunk
 from tuner.driver.assemble import assemble
+from tuner.driver.commands import as_event
 from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store, UsageSample
@@ -114,7 +116,7 @@ class Search:
     def obey(self) -> None:
         """Do what users have asked for."""
         for command in self.store.commands.pending([self.id]):
-            self._feed(e.Commanded(time=self.now, command=command.command, trial=command.trial, reason=command.reason))  # type: ignore[arg-type]
+            self._feed(replace(as_event(command), time=self.now))
             self.commit(commands=[command.id])
 
     def commit(self, commands: list[int] | None = None) -> None:

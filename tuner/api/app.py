@@ -26,7 +26,18 @@ from tuner.api.metrics import Metrics
 from tuner.api.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
-from tuner.api.routes import access, checkpoints, experiments, health, monitoring, pages, trials, verbs, webhooks
+from tuner.api.routes import (
+    access,
+    bundles,
+    checkpoints,
+    experiments,
+    health,
+    monitoring,
+    pages,
+    trials,
+    verbs,
+    webhooks,
+)
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
@@ -88,7 +99,7 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, checkpoints, verbs, cluster_routes, access, webhooks):
+    for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -104,7 +115,7 @@ def create_app(
             ("", monitoring),
             *(
                 ("/api/v1", part)
-                for part in (experiments, trials, checkpoints, verbs, cluster_routes, access, webhooks)
+                for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks)
             ),
         )
         for route in part.router.routes

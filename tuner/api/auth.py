@@ -45,7 +45,7 @@ METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
-"""The URL of a webhook of Slack is a secret."""
+"""Routes that viewers may not read, because the URL of a Slack webhook is a secret."""
 
 KNOWN_S = 5.0
 """A token that was revoked may be used for this long: this is how often the database is asked about a token."""

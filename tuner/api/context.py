@@ -18,6 +18,7 @@ from tuner.api.auth import Authenticator, Identity
 from tuner.api.metrics import Metrics
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
+from tuner.experiment.bundles import Bundles
 from tuner.experiment.preview import Importances
 from tuner.settings import Settings
 from tuner.store import Store
@@ -46,11 +47,13 @@ class Context:
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
     readiness: Readiness = field(init=False)
+    bundles: Bundles = field(init=False)
     _checks: ThreadPoolExecutor = field(init=False)
     authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.store, self.problem)
+        self.bundles = Bundles(self.settings.storage)
         self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)

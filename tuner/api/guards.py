@@ -6,25 +6,46 @@ But a browser on this machine would also send requests for any web page that it 
 - The Host header must be a name of loopback, because a foreign page can point its own name at 127.0.0.1. If tokens are needed,
   any name will do: such a page has neither a token nor the cookie.
 - A request that changes something must come from this service's page, if the browser says which page sent it.
-- A body must be JSON, which a browser does not send for other pages without asking the service first.
+- A body must be JSON, or a zip file where code is uploaded. A browser sends neither for other pages without asking the service
+  first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.paths import path_of
 from tuner.api.problems import problem_response
 from tuner.settings import Settings
+from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
-TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
+BUNDLES = "/api/v1/bundles/"
+"""The addresses below this take zip files instead of JSON."""
+
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The bodies that a request may have: their media type, and the most bytes."""
+
+    kind: str
+    most: int
+
+    @property
+    def too_large(self) -> str:
+        return f"the body is larger than {self.most} bytes"
+
+
+JSON, ZIP = Accepted("application/json", MAX_BODY), Accepted("application/zip", archives.MAX_BYTES)
 
 
 class Guard:
@@ -44,16 +65,17 @@ class Guard:
         if scope["method"] == "HEAD":
             head = _HeadOnly(receive, send)
             scope, receive, send = {**scope, "method": "GET"}, head.receive, head.send
-        if refusal := self._refusal(scope["method"], headers):
+        accepted = ZIP if scope["method"] == "PUT" and path_of(scope).startswith(BUNDLES) else JSON
+        if refusal := self._refusal(scope["method"], headers, accepted):
             status, detail = refusal
             await problem_response(status, detail)(scope, receive, send)
             return
         known = headers.get("if-none-match")
         if scope["method"] not in SAFE:
-            receive = _Counted(receive)
+            receive = _Counted(receive, accepted)
         await self._app(scope, receive, _NotModified(send, known) if known else send)
 
-    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+    def _refusal(self, method: str, headers: Headers, accepted: Accepted) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if not self._allowed(host):
             return 421, f"the Host header {host!r} is not a name of this service; TUNER_ALLOWED_HOSTS adds names"
@@ -63,12 +85,12 @@ class Guard:
         if origin is not None and _host_of(origin) != host.lower():
             return 403, f"a page of {origin} must not change anything here"
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > MAX_BODY:
-            return 413, TOO_LARGE
+        if length.isdecimal() and int(length) > accepted.most:
+            return 413, accepted.too_large
         body = length != "0" or "transfer-encoding" in headers
         kind, _, parameters = headers.get("content-type", "").lower().partition(";")
-        if body and kind.strip() != "application/json":
-            return 415, f"expected Content-Type: application/json, got {kind.strip() or 'none'}"
+        if body and kind.strip() != accepted.kind:
+            return 415, f"expected Content-Type: {accepted.kind}, got {kind.strip() or 'none'}"
         charset = parameters.strip().removeprefix("charset=").strip('"')
         if body and parameters.strip().startswith("charset=") and charset not in ("utf-8", "utf8", "us-ascii"):
             return 415, f"expected JSON in UTF-8, got charset={charset}"
@@ -99,15 +121,15 @@ def _host_of(origin: str) -> str | None:
 class _Counted:
     """Counts the bytes of a body as they arrive, since a body in chunks has no length in its headers."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._left = MAX_BODY
+    def __init__(self, receive: Receive, accepted: Accepted) -> None:
+        self._receive, self._accepted = receive, accepted
+        self._left = accepted.most
 
     async def __call__(self) -> Message:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise HTTPException(413, TOO_LARGE, {"Connection": "close"})
+            raise HTTPException(413, self._accepted.too_large, {"Connection": "close"})
         return message
 
 

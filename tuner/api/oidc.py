@@ -30,13 +30,13 @@ from tuner.store.access import Role
 
 SCOPES = "openid profile email"
 SESSION_S = 12 * 3600.0
-"""How long a browser stays signed in. Then it goes to the provider again, which may know other groups."""
+"""Seconds that a browser stays signed in. Then it goes to the provider again, which may know other groups."""
 
 PENDING_S = 600
 """Seconds that a person may take to sign in at the provider."""
 
 KNOWN_S = 3600.0
-"""How long the addresses and keys of the provider are used before they are asked for again."""
+"""Seconds that the addresses and keys of the provider are used before they are asked for again."""
 
 LEEWAY_S = 60
 """Seconds that the clocks of the two may differ."""
@@ -57,7 +57,7 @@ class ProviderSilent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a browser keeps while its user is at the provider."""
+    """The data that a browser keeps while its user is at the provider."""
 
     state: str
     nonce: str

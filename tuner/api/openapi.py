@@ -97,8 +97,8 @@ STREAMS: dict[str, str] = {
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
     "403": "a page of another origin sent it, or the token's role does not allow it",
-    "413": "the body is larger than 16 MiB",
-    "415": "the body is not JSON in UTF-8",
+    "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
+    "415": "the body is of another media type, or not in UTF-8",
 }
 NOT_MODIFIED = "the client has this answer already: its ETag was in If-None-Match"
 

@@ -19,6 +19,7 @@ from tuner.store import Store
 
 FILTERED = frozenset(
     {
+        "/bundles/{sha256}",  # whoever knows the SHA-256 has the content
         "/experiments",
         "/experiments/dry-run",
         "/session",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
+
+Row = dict[str, Any]
+FIELDS = ("id", "name", "role", "project", "created_at", "expires_at", "revoked_at", "used_at")
 
 
 def created(settings: Settings, name: str, role: str, expires_days: float | None, project: str | None = None) -> str:
@@ -21,16 +25,33 @@ def created(settings: Settings, name: str, role: str, expires_days: float | None
     return secret
 
 
-def listed(settings: Settings) -> Iterator[str]:
-    """Yield one line for each token, newest first."""
+def rows(settings: Settings) -> list[Row]:
+    """Return the tokens, newest first, each with the fields of the API."""
     with _store(settings) as store:
         found = store.access.tokens()
-    for token in found:
-        ends = f"expires {_day(token.expires_at)}" if token.expires_at is not None else "never expires"
-        state = f"revoked {_day(token.revoked_at)}" if token.revoked_at is not None else ends
-        of = token.project or "(all)"
-        used = f"last used {_day(token.used_at)}" if token.used_at is not None else "never used"
-        yield f"{token.id}  {token.role!s:<6}  {of:<10}  created {_day(token.created_at)}  {state}  {used}  {token.name}"
+    return [
+        {
+            "id": token.id,
+            "name": token.name,
+            "role": str(token.role),
+            "project": token.project,
+            "created_at": _text(token.created_at),
+            "expires_at": _text(token.expires_at),
+            "revoked_at": _text(token.revoked_at),
+            "used_at": _text(token.used_at),
+        }
+        for token in found
+    ]
+
+
+def lines(found: Sequence[Row]) -> Iterator[str]:
+    """Yield one line for each row of `rows`."""
+    for row in found:
+        ends = f"expires {_day(row['expires_at'])}" if row["expires_at"] is not None else "never expires"
+        state = f"revoked {_day(row['revoked_at'])}" if row["revoked_at"] is not None else ends
+        of = row["project"] or "(all)"
+        used = f"last used {_day(row['used_at'])}" if row["used_at"] is not None else "never used"
+        yield f"{row['id']}  {row['role']:<6}  {of:<10}  created {_day(row['created_at'])}  {state}  {used}  {row['name']}"
 
 
 def revoked(settings: Settings, token_id: str) -> str:
@@ -48,5 +69,9 @@ def _store(settings: Settings) -> Iterator[Store]:
         yield store
 
 
-def _day(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
+def _text(time: float | None) -> str | None:
+    return None if time is None else datetime.fromtimestamp(time, UTC).isoformat()
+
+
+def _day(time: str) -> str:
+    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -17,6 +17,20 @@ from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.")
 
+_chosen: dict[str, str | None] = {}
+"""The service that the options before the command name."""
+
+
+@app.callback()
+def choose(
+    address: Annotated[
+        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS")
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="token for that service; by default TUNER_TOKEN")] = None,
+) -> None:
+    """Distributed hyperparameter tuning."""
+    _chosen.update(address=address, token=token)
+
 
 @app.command()
 def demo(
@@ -203,10 +217,52 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
     """Show every decision about a trial with its reason: why it was started, paused, stopped."""
-    from tuner.cli.explain import decisions_about
+    from tuner.cli import explain as here
+    from tuner.cli import remote
 
-    for line in decisions_about(_settings(), trial, as_json, number):
+    settings = _settings()
+    about = here.decisions_about if settings.address is None else remote.decisions_about
+    for line in about(settings, trial, as_json, number):
         print(printable(line))
+
+
+@app.command()
+def simulate(
+    target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION, or module:function, which yields tuner.Step")],
+    param: Annotated[list[str], typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")],
+    metric: Annotated[str, typer.Option(help="the metric to search by")] = "loss",
+    mode: Annotated[str, typer.Option(help="min or max")] = "min",
+    num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="reports of a full training")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
+    search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
+    max_concurrent_trials: Annotated[int, typer.Option(min=1, help="trials at the same time")] = 4,
+    time_budget_s: Annotated[float | None, typer.Option(help="virtual seconds after which the search ends")] = None,
+    seed: Annotated[int, typer.Option(help="draws other configurations")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Run a search in virtual time, with a function that says what a training would report. Nothing is stored.
+
+    Exit status 1 if no trial has a result.
+    """
+    from tuner.cli.simulate import simulated
+
+    options = {
+        "metric": metric,
+        "mode": mode,
+        "num_samples": num_samples,
+        "max_t": max_t,
+        "scheduler": scheduler,
+        "search_alg": search_alg,
+        "max_concurrent_trials": max_concurrent_trials,
+        "time_budget_s": time_budget_s,
+        "seed": seed,
+    }
+    row, lines = simulated(target, param, options)
+    for line in [json.dumps(row)] if as_json else lines:
+        print(printable(line))
+    if row["best"] is None:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -234,12 +290,15 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print what one process writes until it ends")] = False,
 ) -> None:
     """Print what the processes of a trial have written, wherever they ran."""
-    from tuner.cli.logs import logs_of
+    from tuner.cli import logs as here
+    from tuner.cli import remote
     from tuner.store import LogQuery
 
+    settings = _settings()
+    logs_of = here.logs_of if settings.address is None else remote.logs_of
     query = LogQuery(rank=rank, segment=segment, tail=tail, search=search)
     printed = False
-    for text in logs_of(_settings(), trial, number, query, follow=follow):
+    for text in logs_of(settings, trial, number, query, follow=follow):
         print(printable(text), end="", flush=True)
         printed = printed or bool(text)
     if not printed:
@@ -258,9 +317,12 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="everything as one JSON object")] = False,
 ) -> None:
     """Say what another scheduler would have done with the recorded trials: when it would have stopped them, and at what cost."""
-    from tuner.cli.replay import replayed
+    from tuner.cli import remote
+    from tuner.cli import replay as here
 
-    for line in replayed(_settings(), experiment, scheduler, options or [], search, concurrent, as_json):
+    settings = _settings()
+    replayed = here.replayed if settings.address is None else remote.replayed
+    for line in replayed(settings, experiment, scheduler, options or [], search, concurrent, as_json):
         print(printable(line))
 
 
@@ -272,9 +334,12 @@ def schedule(
     ] = None,
 ) -> None:
     """Print the configurations that led to the best weights as JSON, with the iterations at which they changed."""
-    from tuner.cli.explain import schedule_of
+    from tuner.cli import explain as here
+    from tuner.cli import remote
 
-    print(schedule_of(_settings(), experiment, trial))
+    settings = _settings()
+    schedule_of = here.schedule_of if settings.address is None else remote.schedule_of
+    print(schedule_of(settings, experiment, trial))
 
 
 @app.command(name="ls")
@@ -303,11 +368,14 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="submit once: the same key creates nothing more")
     ] = None,
+    code: Annotated[
+        Path | None, typer.Option(help="a folder of Python code to upload; the entrypoint is searched for in it first")
+    ] = None,
 ) -> None:
     """Create an experiment on the service at TUNER_ADDRESS, else on the one of this machine, and print its id."""
     from tuner.cli.experiments import submit as create
 
-    print(create(_settings(), spec, key))
+    print(create(_settings(), spec, key, code))
 
 
 @app.command()
@@ -391,26 +459,34 @@ def create_token(
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:
     """Create a token and print it. It is printed only once."""
-    from tuner.cli.access import created
+    from tuner.cli import access, remote
 
-    print(created(_settings(), name, role, expires_days, project))
+    settings = _settings()
+    if settings.address is None:
+        print(access.created(settings, name, role, expires_days, project))
+    else:
+        print(remote.create_token(settings, name, role, expires_days, project)["secret"])
 
 
 @tokens.command(name="list")
-def list_tokens() -> None:
+def list_tokens(as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False) -> None:
     """List all tokens, newest first, without their secrets."""
-    from tuner.cli.access import listed
+    from tuner.cli import access, remote
 
-    for line in listed(_settings()):
+    settings = _settings()
+    found = access.rows(settings) if settings.address is None else remote.tokens(settings)
+    for line in map(json.dumps, found) if as_json else access.lines(found):
         print(printable(line))
 
 
 @tokens.command(name="revoke")
 def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner token list` shows it")]) -> None:
     """Revoke a token. Running services notice within 5 seconds."""
-    from tuner.cli.access import revoked
+    from tuner.cli import access, remote
 
-    print(printable(revoked(_settings(), token)))
+    settings = _settings()
+    revoked = access.revoked if settings.address is None else remote.revoke_token
+    print(printable(revoked(settings, token)))
 
 
 webhooks = typer.Typer(
@@ -488,7 +564,7 @@ for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
 def _settings(**changes: Any) -> Any:
     from tuner.settings import Settings
 
-    given = {name: value for name, value in changes.items() if value is not None}
+    given = {name: value for name, value in {**_chosen, **changes}.items() if value is not None}
     return dataclasses.replace(Settings.from_env(), **given)
 
 

@@ -227,7 +227,7 @@ def _serves(settings: Settings) -> bool:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=3) as answer:
+        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=10) as answer:
             return bool(json.load(answer)["info"]["title"] == "tuner")
     except (OSError, ValueError, KeyError):
         return False

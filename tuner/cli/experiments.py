@@ -24,10 +24,15 @@ Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
 
 
-def submit(settings: Settings, file: Path, key: str | None) -> str:
-    """Create the experiment of a YAML or JSON file on a service, and return its id."""
-    spec = _spec(file)
+def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
+    """Create the experiment of a YAML or JSON file on a service, and return its id.
+
+    code: a folder of Python code to upload first, which the ranks can import.
+    """
+    spec = dict(_spec(file))
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+        if code is not None:
+            spec["bundle"] = client.upload_code(code)
         return client.create(spec, idempotency_key=key).id
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,14 +50,23 @@ def decisions_about(
             row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
             yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
         else:
-            when = datetime.fromtimestamp(decision.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            who = f"trial {decision.trial}" if decision.trial is not None else "experiment"
-            yield f"{when}  {who:<10}  {decision.kind:<8}  {decision.reason}"
+            yield line(datetime.fromtimestamp(decision.time, UTC), decision.trial, decision.kind, decision.reason)
     if failure is not None and not as_json:
-        for name in ("traceback", "log_tail"):
-            if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
-                yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
-        yield f"\n{what_to_do(failure.get('cause'))}"
+        yield from failed(failure)
+
+
+def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
+    """Return the line of one decision."""
+    who = f"trial {trial}" if trial is not None else "experiment"
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}  {who:<10}  {kind:<8}  {reason}"
+
+
+def failed(failure: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the traceback and the last lines of a rank that failed, and what to do about it."""
+    for name in ("traceback", "log_tail"):
+        if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
+            yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+    yield f"\n{what_to_do(failure.get('cause'))}"
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:
@@ -69,7 +78,12 @@ def schedule_of(settings: Settings, public_id: str, number: int | None = None) -
     """Return `usecases.schedule` as indented JSON, one configuration on each line."""
     with Store.open(settings.database_url) as store:
         found = schedule(store, public_id, number)
-    return "[\n" + ",\n".join("  " + json.dumps(entry) for entry in found) + "\n]" if found else "[]"
+    return one_a_line(found)
+
+
+def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a list as JSON, with one item on each line."""
+    return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]" if rows else "[]"
 
 
 def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:

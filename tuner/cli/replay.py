@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tuner.driver.replay import Compared, Outcome, Replay
 from tuner.errors import NotFound, SpecError
 from tuner.experiment import replay as replays
 from tuner.experiment.usecases import id_of
@@ -35,19 +34,24 @@ def replayed(
         concurrent: trials that train at once; None for as many as did.
         as_json: yield everything as one JSON object instead.
     """
-    if options and scheduler is None:
-        raise SpecError("options need a scheduler before them", "/scheduler")
-    wanted = None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
+    asked = wanted(scheduler, options)
     with Store.open(settings.database_url) as store:
         found = id_of(store, called)
         if not found.startswith("exp_"):
             raise NotFound(f"{called!r} is a trial; expected an experiment's id or name")
         record = store.experiments.get(found)
-        outcome = replays.replay(store, record, scheduler=wanted, search_alg=search, max_concurrent_trials=concurrent)
+        outcome = replays.replay(store, record, scheduler=asked, search_alg=search, max_concurrent_trials=concurrent)
     if as_json:
         yield json.dumps({**asdict(outcome), "saved": outcome.saved})
     else:
-        yield from _lines(outcome)
+        yield from lines(outcome)
+
+
+def wanted(scheduler: str | None, options: Sequence[str]) -> dict[str, Any] | None:
+    """Return the scheduler as JSON, from its type and options such as ``reduction_factor=3``; None: the experiment's own."""
+    if options and scheduler is None:
+        raise SpecError("options need a scheduler before them", "/scheduler")
+    return None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -60,7 +64,8 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _lines(found: Replay) -> Iterator[str]:
+def lines(found: Any) -> Iterator[str]:
+    """Yield the lines about a replay, of this process or of a service."""
     yield found.summary
     for note in found.notes:
         yield f"  note: {note}"
@@ -75,12 +80,12 @@ def _lines(found: Replay) -> Iterator[str]:
         yield f"  trial {trial.number:<5} {_shown(trial.recorded):<34} -> {_shown(trial.replayed)}"
 
 
-def _differs(trial: Compared) -> bool:
+def _differs(trial: Any) -> bool:
     now = trial.replayed
     return now is None or (now.state, now.iterations) != (trial.recorded.state, trial.recorded.iterations)
 
 
-def _shown(outcome: Outcome | None) -> str:
+def _shown(outcome: Any) -> str:
     if outcome is None:
         return "not started"
     value = "" if outcome.value is None else f", {outcome.value:.6g}"

@@ -16,6 +16,7 @@ from tuner.sdk.run import Result
 from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
+from tuner.usercode import archives
 
 PRIMITIVES = (
     "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
@@ -38,21 +39,13 @@ def run_target(
     Raises:
         SpecError: An argument is wrong. Nothing was started.
     """
-    mistakes = ErrorCollector()
-    found: dict[str, Any] = {}
-    for text in params:
-        with mistakes:
-            name, domain = parameter(text)
-            if name in found:
-                raise SpecError(f"{name} is given twice", "/space")
-            found[name] = domain
-    mistakes.check()
+    found = space_of(params)
     if ":" in target:
         if arguments or metric_pattern is not None:
             raise SpecError(
                 "arguments and --metric-pattern are for scripts; a function gets the configuration", "/trainable"
             )
-        return search(_function(target), found, **options)
+        return search(function(target), found, **options)
     script = _script(target, arguments, metric_pattern, options)
     _check_placeholders(script.arguments, found)
     ranks = options.get("num_workers", 1)
@@ -74,6 +67,20 @@ def run_status(result: Result) -> int:
     if result.state == "paused":
         return 130
     return 0 if result.state == "completed" and result.best_trial is not None else 1
+
+
+def space_of(params: Sequence[str]) -> dict[str, Any]:
+    """Return the space of several parameters. Raise SpecError with all that is wrong with them."""
+    mistakes = ErrorCollector()
+    found: dict[str, Any] = {}
+    for text in params:
+        with mistakes:
+            name, domain = parameter(text)
+            if name in found:
+                raise SpecError(f"{name} is given twice", "/space")
+            found[name] = domain
+    mistakes.check()
+    return found
 
 
 def parameter(text: str) -> tuple[str, Any]:
@@ -123,7 +130,11 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
         except ValueError as error:
             raise SpecError(f"--metric-pattern: {error}", "/metric") from error
     grace_s = float(options.get("stop_grace_s", 10.0))
-    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s)
+    imports: tuple[str, ...] = ()
+    if options.get("address") is not None and path.suffix == ".py":
+        sys.path.insert(0, str(path.parent.absolute()))  # as for the script itself
+        imports = tuple(dict.fromkeys(archives.imports_of(path)))
+    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s, imports)
 
 
 def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:
@@ -142,7 +153,7 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
         )
 
 
-def _function(target: str) -> Any:
+def function(target: str) -> Any:
     """Return the function in ``FILE.py:FUNCTION``, to be sent by value, or the name of an entrypoint."""
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -101,6 +103,14 @@ def _asked_s(answer: httpx.Response | None) -> float:
     """Return the seconds that an answer's Retry-After asks for. The form with a date is not used by a tuner service."""
     text = "" if answer is None else answer.headers.get("retry-after", "")
     return float(text) if text.isdecimal() else 0.0
+
+
+def folder_of(path: str | os.PathLike[str]) -> Path:
+    """Return a folder as a path. Raise SpecError if there is none."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise SpecError(f"there is no folder {folder}", "/bundle")
+    return folder
 
 
 def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:

@@ -4,11 +4,13 @@ Generated from `tuner/client/asynchronous.py`; do not edit it."""
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
@@ -24,6 +26,7 @@ from tuner.client.protocol import (
     EventReader,
     address_of,
     check,
+    folder_of,
     headers_of,
     plain,
     read,
@@ -36,6 +39,7 @@ from tuner.errors import Conflict, NotFound, ServiceError
 from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
+from tuner.usercode import archives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,6 +144,26 @@ class Client:
             "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)
         )
         return ExperimentHandle(self, read(schemas.Experiment, data).id)
+
+    def upload_code(self, code: str | os.PathLike[str] | Mapping[str, Path]) -> str:
+        """Upload Python code, unless the service has it already, and return its SHA-256, which a spec names as its ``bundle``.
+
+        Args:
+            code: a folder whose files the ranks can import, or files by their path in such a folder.
+
+        Raises:
+            SpecError: there is no such folder, or the code is too large.
+        """
+        files = code if isinstance(code, Mapping) else archives.files_of(folder_of(code))
+        content = archives.pack(files)
+        name = archives.sha256(content)
+        try:
+            self.request("GET", f"/bundles/{name}")
+        except NotFound:
+            self._send(
+                "PUT", f"{API}/bundles/{name}", None, None, {"Content-Type": "application/zip"}, True, content=content
+            )
+        return name
 
     def dry_run(
         self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
@@ -263,6 +287,7 @@ class Client:
         headers: Mapping[str, str] | None,
         safe: bool | None,
         timeout_s: float | None = None,
+        content: bytes | None = None,
     ) -> httpx.Response:
         attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
         timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
@@ -270,7 +295,7 @@ class Client:
             answer, error = None, None
             try:
                 answer = self._http.request(
-                    method, path, params=plain(params), json=body, headers=headers, timeout=timeout
+                    method, path, params=plain(params), json=body, content=content, headers=headers, timeout=timeout
                 )
             except httpx.TransportError as lost:
                 error = lost
@@ -505,6 +530,10 @@ class ExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, self._get("/importance"))
 
+    def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
+        """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
+        return read(schemas.Timeline, self._get("/timeline", {"first": first, "limit": limit}))
+
     def forecast(self, hours: float = 1.0) -> schemas.Forecast:
         """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
         return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
@@ -609,6 +638,20 @@ class TrialHandle:
     def retry(self) -> schemas.TrialDetail:
         """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
         return read(schemas.TrialDetail, self.act("retry"))
+
+    def fork(
+        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+    ) -> schemas.TrialDetail | None:
+        """Start a new trial from a checkpoint of this one, and return it; None if it has to wait for its start.
+
+        Args:
+            params: flat params to change; the others are those of this trial.
+            checkpoint_id: one of its checkpoints. None: the newest.
+        """
+        found = read(
+            schemas.TrialDetail, self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
+        )
+        return None if found.id == self.id else found
 
     def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
-from tuner.schedulers.freeze_thaw.budget import derived
 from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
 from tuner.schedulers.shared.wording import shown
 from tuner.store import ExperimentRecord, Store
@@ -62,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When an experiment will end.
+    """The end of an experiment, as it is expected.
 
     Attributes:
         limit: the limit that ends it.
@@ -75,7 +74,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What more training would bring.
+    """The effect of more training.
 
     Attributes:
         gpu_hours: the GPU hours asked about; None if trials use no GPUs.
@@ -251,6 +250,8 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
         return None
     given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
     if not given and spec.num_samples is not None:  # trials that users have added raise a derived budget
+        from tuner.schedulers.freeze_thaw.budget import derived
+
         trainings = max(trainings, derived(spec.num_samples))
     return "budget", float(trainings) * float(scheduler["max_t"])
 

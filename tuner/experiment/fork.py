@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ def fork_experiment(
     *,
     learn: bool = False,
     idempotency_key: str | None = None,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> ExperimentRecord:
     """Create an experiment from the present spec of another one. A driver starts it.
 
@@ -37,6 +38,7 @@ def fork_experiment(
         checker: imports the entrypoint in a helper process.
         learn: add the experiment to `warm_start`, so that the search begins with what its trials have shown.
         idempotency_key: if it was used before with the same spec, return the experiment that was created then.
+        prepare: is applied to the changed spec before it is checked.
 
     Raises:
         NotFound: there is no such experiment.
@@ -45,7 +47,7 @@ def fork_experiment(
         Conflict: the key was used before, with another spec.
     """
     source = store.experiments.get(experiment)
-    data = _changed(source, changes, learn)
+    data = prepare(_changed(source, changes, learn))
     spec, names, sent = parsed(data, _kept_function(store, source, data))
     spec = replace(spec, forked_from=source.public_id)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
@@ -56,7 +58,7 @@ def fork_experiment(
 
 def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:
     base = written(source.spec)
-    if changes.get("function") is not None:
+    if changes.get("function") is not None or changes.get("command") is not None:
         base.pop("entrypoint", None)
     data: dict[str, Any] = merge_patch(base, changes)
     data.setdefault("project", source.spec.project)
@@ -71,7 +73,7 @@ def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) 
 
 def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
     """Return the function by value of the source, if the changed spec names no other one."""
-    if source.code_hash is None or data.get("entrypoint") is not None or data.get("function") is not None:
+    if source.code_hash is None or any(data.get(name) is not None for name in ("entrypoint", "function", "command")):
         return None
     code = store.code.get(source.code_hash)
     return None if code.blob is None else code

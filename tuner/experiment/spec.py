@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, WithJsonSchema, create_model
 from pydantic_core import CoreSchema
 
 from tuner import schedulers, search
@@ -67,6 +67,9 @@ def _declared(kind: type) -> dict[str, Any]:
     return found
 
 
+_COMMAND = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]}
+
+
 class _Written(BaseModel):
     """The fields of a spec that are written in another form than `Spec` has."""
 
@@ -79,6 +82,20 @@ class _Written(BaseModel):
     function: Function | None = Field(
         default=None,
         description="instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it",
+    )
+    command: Annotated[Any, WithJsonSchema(_COMMAND)] = Field(
+        default=None,
+        description="instead of an entrypoint: a script and its arguments, in which {lr} is the value of the parameter lr",
+        examples=[["train.py", "--lr", "{lr}"]],
+    )
+    metric_pattern: str | None = Field(
+        default=None,
+        description="a regular expression that reads metrics from what a command prints",
+        examples=["loss: (?P<loss>[0-9.]+)"],
+    )
+    bundle: str | None = Field(
+        default=None,
+        description="SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules",
     )
     space: dict[str, Any] = Field(
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
@@ -439,6 +456,10 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
+    if model.command is None and model.metric_pattern is not None:
+        errors.append(("/metric_pattern", "is for a command"))
+    if model.bundle is not None:
+        errors.append(("/bundle", "only a service takes bundles; here, name folders in runtime_env.py_modules"))
     if model.function is not None and model.entrypoint is not None:
         errors.append(("/function", "expected an entrypoint or a function, got both"))
     elif model.entrypoint is None:

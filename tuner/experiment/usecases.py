@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
-from tuner.experiment import by_value, lineage
+from tuner.experiment import bundles, by_value, lineage, scripts
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
@@ -32,6 +33,7 @@ from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: with any of these in the runtime_env, workers may have packages that this process does not have
@@ -87,12 +89,12 @@ def parsed(
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
-        code = by_value.sent(data) or kept
+        data, script = scripts.taken(data)
+        code = by_value.sent(data) or script or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
-        if spec.executor == "local":
-            message = "a service runs trials on Ray; 'local' is for tuner.run without a service"
-            mistakes.found.append(("/executor", message))
+        if spec.executor == "local" and (reason := unfit(spec, sys.maxsize)):
+            mistakes.found.append(("/executor", f"the local executor cannot run this: {reason}"))
     if mistakes.found and checker is not None:
         with mistakes:
             _check_entrypoint(data, mistakes.found, checker)
@@ -194,7 +196,8 @@ def _packages() -> Mapping[str, str]:
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
     """Return the folders to search for an entrypoint before the installed packages, runtime_env's first."""
     own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
-    folders = [str(Path(place).absolute()) for place in own if isinstance(place, str) and Path(place).is_dir()]
+    places = [bundles.unpacked(place) for place in own if isinstance(place, str)]
+    folders = [str(Path(place).absolute()) for place in places if Path(place).is_dir()]
     modules = [str(Path(folder).parent) for folder in folders if (Path(folder) / "__init__.py").is_file()]
     return list(dict.fromkeys([*folders, *modules, os.getcwd()]))
 
@@ -202,7 +205,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
 def differs(runtime_env: Mapping[str, Any]) -> bool:
     """Return True if workers may be able to import what this process cannot."""
     places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
-    remote = any(isinstance(place, str) and not Path(place).is_dir() for place in places)
+    remote = any(isinstance(place, str) and not Path(bundles.unpacked(place)).is_dir() for place in places)
     return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
 
 
@@ -345,17 +348,17 @@ def numbered(store: Store, experiment: str, number: int) -> str:
     Raise NotFound, which names the numbers that there are, if it has no such trial.
     """
     record = store.experiments.get(experiment)
-    count = sum(record.counts.values())
+    check_number(record.name, number, sum(record.counts.values()))
+    return trial_id(experiment, number)
+
+
+def check_number(name: str, number: int, count: int) -> None:
+    """Raise NotFound if an experiment with this name and so many trials has no trial with this number."""
     if not 0 <= number < count:
         present = (
-            "it has no trials"
-            if not count
-            else f"its trials are 0 to {count - 1}"
-            if count > 1
-            else "it has only trial 0"
+            "it has only trial 0" if count == 1 else f"its trials are 0 to {count - 1}" if count else "it has no trials"
         )
-        raise NotFound(f"the experiment {record.name!r} has no trial {number}; {present}")
-    return trial_id(experiment, number)
+        raise NotFound(f"the experiment {name!r} has no trial {number}; {present}")
 
 
 MOST_SHOWN = 10

@@ -62,8 +62,7 @@ class MedianStoppingRule(Scheduler):
             (seconds).
         min_samples_required: how many other trials must have a mean.
         min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long
-            gives its worker group to a
-            waiting trial. None: never. Ray Tune's 0 means that trials take turns at every report.
+            gives its worker group to a waiting trial. None: never. Ray Tune's 0 means that trials take turns at every report.
         hard_stop: False pauses trials instead of stopping them. They run on when no new trial may be started.
         max_t: a trial that reaches it is completed. None: the experiment's.
         time_attr: must equal the experiment's. None: the experiment's.

@@ -20,6 +20,7 @@ from tuner.sdk.progress import Progress, Warned
 from tuner.sdk.result import Result
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord, TrialRecord
+from tuner.usercode import archives
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
@@ -31,13 +32,22 @@ def run_on(
 ) -> Result:
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
+    The modules that the function needs, and that are not installed but lie beside it or in a package of the user, are sent too.
+
     Raises:
         SpecError: something cannot be sent to a service, or the service refuses the spec.
         ServiceUnreachable: no service answers at the address.
         NotAllowed: the token is missing or not valid, or its role does not allow this.
     """
     spec = _sendable(data, code, parts)
-    return _begun(address, lambda client: (client.create(spec), -1), space, verbose)
+    entrypoint = data.get("entrypoint")
+    files = archives.local_modules(code.blob, [entrypoint.partition(":")[0]] if entrypoint is not None else [])
+
+    def begin(client: Client) -> tuple[ExperimentHandle, int]:
+        own = {"bundle": client.upload_code(files)} if files else {}
+        return client.create({**spec, **own}), -1
+
+    return _begun(address, begin, space, verbose)
 
 
 def _begun(

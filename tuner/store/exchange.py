@@ -19,7 +19,7 @@ from tuner.store.sql.connect import connect, shown_url, translated
 from tuner.store.sql.tables import metadata
 
 ROWS = 5_000
-"""How many rows are read and written at once."""
+"""The number of rows that are read and written at once."""
 
 LOCK_S = 10
 """Seconds to wait until nobody else uses the tables that are replaced."""

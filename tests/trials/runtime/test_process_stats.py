@@ -38,6 +38,32 @@ def test_cpu_time_counts_from_where_it_is_told_and_includes_children_dead_or_ali
     assert process_stats.usage(before)["cpu_s"] >= alive - 0.05
 
 
+def test_a_process_without_children_does_not_search_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many short trials asks for the CPU time when it begins."""
+    monkeypatch.setattr(process_stats, "_children_cpu_s", lambda pid: 1e9)
+    monkeypatch.setattr(process_stats, "has_children", lambda: False)
+    assert process_stats.cpu_s() < 1e9
+    monkeypatch.setattr(process_stats, "has_children", lambda: True)
+    assert process_stats.cpu_s() >= 1e9
+
+
+def test_a_process_knows_whether_it_has_children() -> None:
+    code = """if True:
+        import subprocess
+        import sys
+
+        from tuner.trials.runtime.process_stats import has_children
+
+        assert not has_children()
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        assert has_children()
+        child.kill()
+        child.wait()
+        assert not has_children()
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_gpus_in_use_are_told_together(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
     def utilization(device: int) -> int:

@@ -5,6 +5,7 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 
 from __future__ import annotations
 
+from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
@@ -52,6 +53,7 @@ from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
 from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
+from tuner.api.schemas.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
 from tuner.api.schemas.trials import (
     Checkpoint,
     CheckpointItem,
@@ -75,6 +77,7 @@ __all__ = [
     "Best",
     "BestSoFar",
     "BestSoFarOf",
+    "Bundle",
     "Change",
     "Changes",
     "Checkpoint",
@@ -137,6 +140,10 @@ __all__ = [
     "SegmentPage",
     "Series",
     "Share",
+    "Timeline",
+    "TimelineDevice",
+    "TimelineSpan",
+    "TimelineTrial",
     "Timestamp",
     "Trial",
     "TrialCurves",

@@ -1,4 +1,4 @@
-"""When an experiment is expected to end, what it will have found by then, and what more training would bring."""
+"""The forecast of an experiment: when it will end, what it will have found by then, and what more training would bring."""
 
 from __future__ import annotations
 

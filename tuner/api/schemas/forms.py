@@ -48,7 +48,7 @@ WORDS = {
     "created_at": "when it was created",
     "ended_at": "when it reached its final state",
     "experiment_id": "exp_...",
-    "items": "what was asked for, in the order of the route",
+    "items": "the items of this page, in the order that the route describes",
     "iteration": "training_iteration, the count of the trial's reports",
     "max_t": "value of time_attr at which a trial is complete",
     "metric": "the name of the metric",

@@ -72,7 +72,9 @@ class Webhook(Model):
     created_at: Timestamp
     secret: Annotated[
         str | None,
-        Field(description="the key of the signatures; only in the answer that creates it, nobody can read it again"),
+        Field(
+            description="the key of the signatures; it is shown only in the answer to the request that creates the webhook"
+        ),
     ] = None
 
     @classmethod

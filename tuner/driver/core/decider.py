@@ -189,6 +189,9 @@ class Decider:
         """Yield the decisions that follow once an event and its facts have been handled."""
         if self.experiment.exploits:
             yield from self._end_waiting()
+        outlook = self.experiment.outlook
+        if isinstance(event, e.Reported) and outlook.fresh and (said := outlook.in_words()) is not None:
+            yield d.Note(reason=said)
         if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
             yield from self._obey(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
@@ -299,6 +302,7 @@ class Decider:
             asked=True,
             checkpoint=wish.checkpoint,
             parent=wish.parent,
+            tags={"asked_by": wish.key} if wish.key else {},
             reason=wish.reason or "asked for by a user",
         )
         if gone:

@@ -10,14 +10,15 @@ from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.trial import ScoredReport, Segment, Trial
 from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.standing import Standing
 
 
 class Progress:
     """Apply reports to their trials, and pass them on to the standing and the checkpoints. Part of `State`."""
 
-    def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger) -> None:
-        self._spec, self._standing, self._checkpoints = spec, standing, checkpoints
+    def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
+        self._spec, self._standing, self._checkpoints, self._outlook = spec, standing, checkpoints, outlook
         self._objective = spec.objective
         self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
@@ -25,6 +26,7 @@ class Progress:
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
         """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
+        before = trial.running_s
         self._count(trial, segment, event)
         segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}
@@ -38,6 +40,7 @@ class Progress:
         if self._standing.best is not None:
             self._checkpoints.leads(self._standing.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
+        self._outlook.reported(trial.running_s - before, None if trial.feasible_now is False else score)
         return score
 
     def start_time(self, trial: Trial, source: CheckpointInfo | None) -> float:

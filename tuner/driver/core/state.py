@@ -22,6 +22,7 @@ from tuner.domain.states import ExperimentState, SegmentState, TrialState, chang
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.standing import Standing
@@ -50,6 +51,7 @@ class Wish:
     checkpoint: str = ""
     parent: int | None = None
     reason: str = ""
+    key: str = ""  # the request that asked for it; a tag of the trial, by which the request finds it
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class State:
         self.exhausted = False  # the searcher has nothing more to propose
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
-        self.progress = Progress(spec, self.standing, self.checkpoints)
+        self.outlook = Outlook(spec)
+        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         self.unseen = (
@@ -280,6 +283,7 @@ class State:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        segment.held_s = event.held_s or None  # 0 in the logs of older versions
         self.usage.begin(trial.number, event.time - event.held_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]

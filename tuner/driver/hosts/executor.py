@@ -1,4 +1,4 @@
-"""Where a driver host runs trials: on Ray, or in processes of this machine.
+"""The executor of a driver host, which runs trials: on Ray, or in processes of this machine.
 
 `tuner.driver.hosts.ray_executor` and `tuner.driver.hosts.local_executor` implement this.
 """
@@ -19,7 +19,7 @@ from tuner.trials.messages.report_socket import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """What an executor needs to know about its host to make worker groups.
+    """The facts about a host that an executor needs to make worker groups.
 
     Attributes:
         name: of the host.
@@ -45,7 +45,7 @@ class Executor(Protocol):
 
     name: Literal["ray", "local"]
     own_process: bool
-    """Whether the host has a process to itself."""
+    """True if the host has a process to itself."""
 
     @property
     def node(self) -> str | None:

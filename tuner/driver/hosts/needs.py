@@ -1,4 +1,4 @@
-"""What a call of a script needs of a host that was kept from an earlier one."""
+"""The needs of a script's call, which a host that was kept from an earlier call must meet."""
 
 from __future__ import annotations
 

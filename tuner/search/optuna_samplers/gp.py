@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 PROPOSAL_S = 0.2
-"""What a proposal costs, with a share of the first one, which imports torch."""
+"""Seconds that a proposal takes, with a share of the first one, which imports torch."""
 
 RECENT = 20
-"""How many completed trials tell how long the next one will take."""
+"""The number of completed trials from which the duration of the next one is estimated."""
 
 
 class GPSearch(ModelBased):

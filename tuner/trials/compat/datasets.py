@@ -13,9 +13,8 @@ from tuner.trials.training import session
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to send to other processes for a data set.
 
-    If the data set knows how it is made, that description is sent, else references to its blocks.
-    Blocks live as long
-    as the process that made them, so an experiment with such data cannot be resumed by another process.
+    If the data set knows how it is made, that description is sent, else references to its blocks. Blocks live as long as the
+    process that made them, so an experiment with such data cannot be resumed by another process.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():

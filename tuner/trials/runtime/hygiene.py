@@ -21,6 +21,8 @@ from typing import Any
 
 import psutil
 
+from tuner.trials.runtime.process_stats import has_children
+
 _HARMLESS = ("TMonitor", "ray_", "tuner-")
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
 _GRACE_S = 0.3
@@ -145,10 +147,8 @@ def _is_idle_pool(thread: threading.Thread) -> bool:
 
 def _children() -> list[tuple[int, str]]:
     """Return (pid, command line) of the child processes that are not helpers of Python or torch."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return []  # one system call is enough; reading /proc takes a millisecond
+    if not has_children():
+        return []
     try:
         pids = [
             int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()

@@ -28,7 +28,7 @@ from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.worker import CONTROL, Rank
 
 LOOK_S = 0.5
-"""How often the server checks that the driver lives, besides noticing a closed connection at once."""
+"""Seconds between two checks of the server that the driver lives. It also notices a closed connection, at once."""
 _PR_SET_PDEATHSIG = 1
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------

@@ -17,16 +17,28 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def cpu_s() -> float:
     """Return the CPU seconds that this process and its descendants, ended or alive, have used so far."""
-    return sum(os.times()[:4]) + _children_cpu_s(os.getpid())
+    own = sum(os.times()[:4])
+    return own + _children_cpu_s(os.getpid()) if has_children() else own
+
+
+def has_children() -> bool:
+    """Return whether this process has children, alive or not. One system call is enough; reading /proc takes a millisecond."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
     """Return what this process uses now.
 
-    time                 seconds since the epoch cpu_s                CPU seconds, children included, beyond
-    `since_cpu_s` rss_bytes, threads   of the process itself gpu_bytes            allocated by torch, summed over its
-    GPUs; absent if it uses none, like the next two gpu_reserved_bytes   held by torch's allocator gpu_percent
-    how busy these GPUs are with all processes; needs nvidia-ml-py
+    - time: seconds since the epoch
+    - cpu_s: CPU seconds, children included, beyond `since_cpu_s`
+    - rss_bytes, threads: of the process itself
+    - gpu_bytes: allocated by torch, summed over its GPUs; absent if it uses none, like the next two
+    - gpu_reserved_bytes: held by torch's allocator
+    - gpu_percent: how busy these GPUs are with all processes; needs nvidia-ml-py
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {

@@ -337,9 +337,7 @@ class Rank:
     def _set_up(self, launch: Launch, assignment: RankAssignment, capture: Capture) -> _Segment:
         assert self._baseline is not None
         os.environ.update(launch.env)
-        for entry in reversed(launch.code.sys_path):
-            if entry not in sys.path:
-                sys.path.insert(0, entry)
+        _add_to_path(launch)
         own_directory = directories.enter(launch, assignment.rank)
         self._seed(launch, assignment)
         self._modules.note()
@@ -654,3 +652,12 @@ def _readable(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _add_to_path(launch: Launch) -> None:
+    """Let the code import modules from its folders. The ``py_modules`` that were sent with it come first."""
+    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
+    at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
+    for entry in reversed(launch.code.sys_path):
+        if entry not in sys.path:
+            sys.path.insert(at, entry)

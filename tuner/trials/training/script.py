@@ -65,6 +65,7 @@ class Script:
     metric: str
     pattern: str | None = None
     grace_s: float = 10.0
+    imports: tuple[str, ...] = ()  # the modules that it imports; the user's own are sent to a service with it
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Run the script to its end. Raise ScriptFailed, with the last lines of stderr, if it fails."""

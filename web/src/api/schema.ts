@@ -322,6 +322,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when it will end, what it will have found by then, and what more training would bring. */
+        get: operations["experiments_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/replay": {
         parameters: {
             query?: never;
@@ -365,6 +382,23 @@ export interface paths {
         };
         /** List the segments of all trials, oldest first, each with the source of its weights. */
         get: operations["experiments_segments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when trials waited, started and ran, and what nodes and GPUs did meanwhile. */
+        get: operations["experiments_timeline"];
         put?: never;
         post?: never;
         delete?: never;
@@ -433,7 +467,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters. */
+        /** Start a new trial from a checkpoint of this one, with changed hyperparameters. */
         post: operations["trials_fork"];
         delete?: never;
         options?: never;
@@ -730,6 +764,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/bundles/{sha256}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether a code bundle has been uploaded. */
+        get: operations["bundles_get"];
+        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        put: operations["bundles_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster": {
         parameters: {
             query?: never;
@@ -869,6 +921,23 @@ export interface paths {
         get: operations["webhooks_deliveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a delivery of the event `test` now; for editors */
+        post: operations["webhooks_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1017,6 +1086,22 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+        };
+        /**
+         * Bundle
+         * @description A zip file of Python code that has been uploaded.
+         */
+        Bundle: {
+            /**
+             * Sha256
+             * @description SHA-256 of the zip file that was uploaded; a spec names it as its bundle
+             */
+            sha256: string;
+            /**
+             * Bytes
+             * @description the size of the zip file that workers get
+             */
+            bytes: number;
         };
         /** Change */
         Change: {
@@ -1180,7 +1265,7 @@ export interface components {
         CheckpointPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["CheckpointItem"][];
             /**
@@ -1606,7 +1691,7 @@ export interface components {
         DecisionPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Decision"][];
             /**
@@ -1627,13 +1712,12 @@ export interface components {
             id: string;
             /**
              * Event
-             * @description what happened
-             * @enum {string}
+             * @description what happened; test: somebody asked for a test
              */
-            event: "experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached";
+            event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...
+             * @description exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
@@ -1808,6 +1892,11 @@ export interface components {
              */
             gpu_hours: number;
             /**
+             * Gpu Hours Saved
+             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             */
+            gpu_hours_saved: number;
+            /**
              * Cpu Hours
              * @description CPU hours that its trials have held, as of its newest event
              */
@@ -1920,14 +2009,14 @@ export interface components {
             };
             /**
              * Search
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2006,7 +2095,7 @@ export interface components {
         ExperimentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Experiment"][];
             /**
@@ -2108,6 +2197,103 @@ export interface components {
              * @description its checkpoint; null if none is kept
              */
             checkpoint_id: string | null;
+        };
+        /**
+         * Forecast
+         * @description A forecast as of the newest event, from how much recorded searches still found when they were as far as this one.
+         */
+        Forecast: {
+            /**
+             * Metric
+             * @description the first objective
+             */
+            metric: string;
+            /**
+             * Time
+             * @description when the newest event was; null before the first
+             */
+            time: string | null;
+            /** @description null: it has ended, or it is too early to tell */
+            end: components["schemas"]["ForecastEnd"] | null;
+            /** @description its best value at the end, never worse than the present one; null: it is too early to tell */
+            best: components["schemas"]["ForecastRange"] | null;
+            /** @description what more training would bring; null: it is too early to tell */
+            more: components["schemas"]["ForecastMore"] | null;
+            /**
+             * Summary
+             * @description all of it, or why there is none, in sentences
+             */
+            summary: string;
+        };
+        /** ForecastEnd */
+        ForecastEnd: {
+            /**
+             * Limit
+             * @description the limit that is expected to end the experiment
+             * @enum {string}
+             */
+            limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
+            /**
+             * Reason
+             * @description what ends it, in words
+             */
+            reason: string;
+            /** @description seconds that it will still run, without the time for which it is paused */
+            seconds: components["schemas"]["ForecastRange"];
+        };
+        /** ForecastMore */
+        ForecastMore: {
+            /**
+             * Gpu Hours
+             * @description the GPU hours that this is about; null if trials use no GPUs
+             */
+            gpu_hours: number | null;
+            /**
+             * Seconds
+             * @description how long they take at the present pace
+             */
+            seconds: number;
+            /**
+             * Improvement
+             * @description by how much the best value will improve on average; above 0 whatever the mode
+             */
+            improvement: number;
+            /**
+             * Low
+             * @description it will improve by at least this in nine of ten cases
+             */
+            low: number;
+            /**
+             * High
+             * @description it will improve by at most this in nine of ten cases
+             */
+            high: number;
+            /**
+             * Chance
+             * @description the probability of any improvement
+             */
+            chance: number;
+        };
+        /**
+         * ForecastRange
+         * @description An expected value with an interval that is meant to hold in eight of ten cases.
+         */
+        ForecastRange: {
+            /**
+             * Expected
+             * @description the middle of what is to be expected
+             */
+            expected: number;
+            /**
+             * Low
+             * @description where the interval begins
+             */
+            low: number;
+            /**
+             * High
+             * @description where the interval ends
+             */
+            high: number;
         };
         /** Health */
         Health: {
@@ -2248,7 +2434,7 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LineageSegment"][];
             /**
@@ -2432,7 +2618,7 @@ export interface components {
         Logs: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LogItem"][];
         };
@@ -2890,6 +3076,11 @@ export interface components {
              * @description how it ended; null while it runs
              */
             outcome: string | null;
+            /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
         };
         /**
          * SegmentItem
@@ -2961,6 +3152,11 @@ export interface components {
              */
             outcome: string | null;
             /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
+            /**
              * Trial Number
              * @description the number of its trial
              */
@@ -2970,7 +3166,7 @@ export interface components {
         SegmentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["SegmentItem"][];
             /**
@@ -3034,6 +3230,11 @@ export interface components {
              * @description the only project that the caller sees; null: all
              */
             project: string | null;
+            /**
+             * Sign In Url
+             * @description where a browser signs in with the organization's provider; null: there is none
+             */
+            sign_in_url: string | null;
         };
         /** Share */
         Share: {
@@ -3047,6 +3248,120 @@ export interface components {
              * @description from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Timeline
+         * @description What some of the trials did over time, and the devices that they held.
+         */
+        Timeline: {
+            /**
+             * Started At
+             * Format: date-time
+             * @description where the timeline begins
+             */
+            started_at: string;
+            /**
+             * Duration S
+             * @description seconds that it spans, until now or until the experiment ended
+             */
+            duration_s: number;
+            /**
+             * Trials
+             * @description by number
+             */
+            trials: components["schemas"]["TimelineTrial"][];
+            /**
+             * Devices
+             * @description by node; only what these trials held
+             */
+            devices: components["schemas"]["TimelineDevice"][];
+            /**
+             * Totals
+             * @description seconds of these trials together, by phase
+             */
+            totals: {
+                [key: string]: number;
+            };
+            /**
+             * Total
+             * @description how many trials the experiment has
+             */
+            total: number;
+        };
+        /**
+         * TimelineDevice
+         * @description A GPU, or the place of one rank on a node without GPUs.
+         */
+        TimelineDevice: {
+            /**
+             * Host
+             * @description the node
+             */
+            host: string;
+            /**
+             * Name
+             * @description "GPU 0", or "rank 1" for the first place of a rank
+             */
+            name: string;
+            /**
+             * Busy
+             * @description share of the time in which these trials held it, from 0 to 1
+             */
+            busy: number;
+            /**
+             * Spans
+             * @description in time, with idle ones between
+             */
+            spans: components["schemas"]["TimelineSpan"][];
+        };
+        /** TimelineSpan */
+        TimelineSpan: {
+            /**
+             * Phase
+             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device
+             * @enum {string}
+             */
+            phase: "waiting" | "starting" | "restarting" | "running" | "paused" | "idle";
+            /**
+             * Start
+             * @description seconds since started_at
+             */
+            start: number;
+            /**
+             * End
+             * @description seconds since started_at; duration_s if it goes on
+             */
+            end: number;
+            /**
+             * Trial Number
+             * @description null if a device is idle
+             */
+            trial_number: number | null;
+            /**
+             * Segment
+             * @description the ordinal of the trial's segment; null if a device is idle
+             */
+            segment: number | null;
+        };
+        /** TimelineTrial */
+        TimelineTrial: {
+            /**
+             * Trial Number
+             * @description the trial's number
+             */
+            trial_number: number;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Spans
+             * @description in time
+             */
+            spans: components["schemas"]["TimelineSpan"][];
         };
         /**
          * Token
@@ -3387,7 +3702,7 @@ export interface components {
         TrialPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Trial"][];
             /**
@@ -3436,7 +3751,7 @@ export interface components {
         Usage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["UsageSeries"][];
         };
@@ -3535,7 +3850,7 @@ export interface components {
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; only in the answer that creates it, nobody can read it again
+             * @description the key of the signatures; it is shown only in the answer to the request that creates the webhook
              */
             secret: string | null;
         };
@@ -3799,6 +4114,30 @@ export interface components {
              */
             function: components["schemas"]["FunctionSpec"] | null;
             /**
+             * Command
+             * @description instead of an entrypoint: a script and its arguments, in which {lr} is the value of the parameter lr
+             * @default null
+             * @example [
+             *       "train.py",
+             *       "--lr",
+             *       "{lr}"
+             *     ]
+             */
+            command: string[] | string | null;
+            /**
+             * Metric Pattern
+             * @description a regular expression that reads metrics from what a command prints
+             * @default null
+             * @example loss: (?P<loss>[0-9.]+)
+             */
+            metric_pattern: string | null;
+            /**
+             * Bundle
+             * @description SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules
+             * @default null
+             */
+            bundle: string | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -3903,6 +4242,13 @@ export interface components {
              * @enum {string}
              */
             scope: "all" | "last";
+            /**
+             * Executor
+             * @description where trials run: on Ray, or in processes of this machine, one for each trial, without Ray
+             * @default ray
+             * @enum {string}
+             */
+            executor: "ray" | "local";
             /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
@@ -4088,6 +4434,8 @@ export interface components {
             n_startup_trials: number;
             /** @default false */
             deterministic_objective: boolean;
+            /** @default false */
+            tpe_if_short: boolean;
             /** @default null */
             constraints: {
                 [key: string]: unknown;
@@ -4323,7 +4671,7 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4353,7 +4701,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description for objective.reached: the value of the first objective to be reached
+             * @description the value that the first objective has to reach, for objective.reached
              * @default null
              */
             threshold: number | null;
@@ -4787,7 +5135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4796,7 +5144,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4879,7 +5227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4888,7 +5236,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4999,7 +5347,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5062,7 +5410,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5071,7 +5419,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5104,7 +5452,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
                 "if-match"?: string | null;
             };
             path: {
@@ -5164,7 +5512,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5173,7 +5521,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5266,7 +5614,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5275,7 +5623,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5370,7 +5718,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5379,7 +5727,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5456,7 +5804,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5465,7 +5813,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5555,7 +5903,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5564,7 +5912,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6167,6 +6515,75 @@ export interface operations {
             };
         };
     };
+    experiments_forecast: {
+        parameters: {
+            query?: {
+                /** @description how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the training so far counts */
+                hours?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_replay: {
         parameters: {
             query?: never;
@@ -6219,7 +6636,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6228,7 +6645,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6360,6 +6777,77 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SegmentPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_timeline: {
+        parameters: {
+            query?: {
+                /** @description the number of the first trial */
+                first?: number;
+                /** @description how many trials */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description the client has this answer already: its ETag was in If-None-Match */
@@ -6620,6 +7108,15 @@ export interface operations {
         };
         responses: {
             /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description the trial that is forked: the new one has not been started yet */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6664,7 +7161,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6673,7 +7170,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7330,7 +7827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7339,7 +7836,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7416,7 +7913,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7425,7 +7922,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7511,7 +8008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7520,7 +8017,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7606,7 +8103,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7615,7 +8112,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7701,7 +8198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7710,7 +8207,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7796,7 +8293,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7805,7 +8302,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7895,7 +8392,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7904,7 +8401,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7990,7 +8487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7999,7 +8496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8085,7 +8582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8094,7 +8591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8113,6 +8610,153 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    bundles_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the zip file, in hex digits */
+                sha256: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/zip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bundle"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8271,7 +8915,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8280,7 +8924,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8343,7 +8987,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8352,7 +8996,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8484,7 +9128,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8493,7 +9137,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8570,7 +9214,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8579,7 +9223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8779,7 +9423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8788,7 +9432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8938,7 +9582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8947,7 +9591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9028,7 +9672,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is larger than 16 MiB */
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9037,7 +9681,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is not JSON in UTF-8 */
+            /** @description the body is of another media type, or not in UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9119,6 +9763,92 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -137,7 +137,7 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
   );
 }
 
-/** A score as a share from 0 for the worst to 1 for the best, by its place among all of them. */
+/** Return the rank of a score as a share: 0 for the worst score, 1 for the best. */
 export function scoreShares(pieces: readonly Piece[], mode: "min" | "max"): (score: number) => number {
   const sorted = pieces
     .map((piece) => piece.score)

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { asCurl, asPython, curvesCall, trialsCall } from "./copies";
+import { asCurl, asPython, curvesCall, trialCurvesCall, trialsCall } from "./copies";
 
 const AT = "http://localhost:8000";
 
@@ -21,9 +21,18 @@ describe("a chart's call", () => {
 
   it("is one curl command, whatever is in its values", () => {
     expect(asCurl(trialsCall("exp_1"), AT)).toBe("curl 'http://localhost:8000/api/v1/experiments/exp_1/trials'\n");
-    expect(asCurl(trialsCall("exp_1", ["params.name=it's"], "-best_value"), AT)).toBe(
+    expect(asCurl(trialsCall("exp_1", ["params.name=it's"]), AT)).toBe(
       "curl --get 'http://localhost:8000/api/v1/experiments/exp_1/trials'" +
-        " --data-urlencode 'sort=-best_value' --data-urlencode 'where=params.name=it'\\''s'\n",
+        " --data-urlencode 'where=params.name=it'\\''s'\n",
     );
+  });
+
+  it("reads the curves of trials one by one, as they may belong to several experiments", () => {
+    const call = trialCurvesCall(["trl_1", "trl_2"], "time");
+    expect(asPython(call, AT)).toContain('[client.trial(trial).curves(x="time") for trial in ["trl_1","trl_2"]]');
+    expect(asCurl(call, AT).trim().split("\n")).toEqual([
+      "curl --get 'http://localhost:8000/api/v1/trials/trl_1/curves' --data-urlencode 'x=time'",
+      "curl --get 'http://localhost:8000/api/v1/trials/trl_2/curves' --data-urlencode 'x=time'",
+    ]);
   });
 });

@@ -2,46 +2,68 @@
 
 import type { XAxis } from "../api/types";
 
-/** A read of an experiment: a method of the Python client with its arguments, and the same as an address. */
+/** What gives the numbers of a chart. */
 export interface Call {
-  experiment: string;
-  method: "curves" | "trials" | "importance";
-  /** The arguments by name; those that are null keep their default. */
-  query: Readonly<Record<string, string | readonly string[] | null>>;
+  /** The name of the result. */
+  name: string;
+  /** In terms of `client`. */
+  python: string;
+  /** Addresses below /api/v1, with their parameters. */
+  reads: readonly { path: string; query: Query }[];
 }
 
+/** Parameters by name; those that are null keep their default. */
+type Query = Readonly<Record<string, string | readonly string[] | null>>;
+
+const given = (query: Query) =>
+  Object.entries(query).filter((one): one is [string, string | readonly string[]] => one[1] !== null);
+
+const args = (query: Query) =>
+  given(query)
+    .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
+    .join(", ");
+
 export function curvesCall(experiment: string, metric: string, x: XAxis): Call {
-  return { experiment, method: "curves", query: { metric, x: x === "step" ? null : x } };
+  const query = { metric, x: x === "step" ? null : x };
+  const python = `client.experiment(${JSON.stringify(experiment)}).curves(${args(query)})`;
+  return { name: "curves", python, reads: [{ path: `experiments/${experiment}/curves`, query }] };
 }
 
 /** `where`: conditions of the service, such as "state=completed". */
-export function trialsCall(experiment: string, where: readonly string[] = [], sort: string | null = null): Call {
-  return { experiment, method: "trials", query: { sort, where: where.length > 0 ? where : null } };
+export function trialsCall(experiment: string, where: readonly string[] = []): Call {
+  const query = { where: where.length > 0 ? where : null };
+  const python = `list(client.experiment(${JSON.stringify(experiment)}).trials(${args(query)}))`;
+  return { name: "trials", python, reads: [{ path: `experiments/${experiment}/trials`, query }] };
 }
 
-const given = ({ query }: Call) =>
-  Object.entries(query).filter((one): one is [string, string | readonly string[]] => one[1] !== null);
+/** `first`: the number of the first trial. */
+export function timelineCall(experiment: string, first: number): Call {
+  const python = `client.experiment(${JSON.stringify(experiment)}).timeline(${first === 0 ? "" : `first=${first}`})`;
+  const query = { first: first === 0 ? null : String(first) };
+  return { name: "timeline", python, reads: [{ path: `experiments/${experiment}/timeline`, query }] };
+}
+
+/** All curves of some trials, which may belong to several experiments. */
+export function trialCurvesCall(trials: readonly string[], x: "step" | "time"): Call {
+  const query = { x: x === "step" ? null : x };
+  const python = `[client.trial(trial).curves(${args(query)}) for trial in ${JSON.stringify(trials)}]`;
+  return { name: "curves", python, reads: trials.map((trial) => ({ path: `trials/${trial}/curves`, query })) };
+}
 
 /** `service`: the address of the service, without a slash at its end. */
 export function asCurl(call: Call, service: string): string {
-  const query = given(call).flatMap(([name, value]) =>
-    (Array.isArray(value) ? value : [value]).map((one) => ` --data-urlencode ${quoted(`${name}=${one}`)}`),
-  );
-  const get = query.length > 0 ? " --get" : "";
-  const url = `${service}/api/v1/experiments/${call.experiment}/${call.method}`;
-  return `curl${get} ${quoted(url)}${query.join("")}\n`;
+  const lines = call.reads.map(({ path, query }) => {
+    const parts = given(query).flatMap(([name, value]) =>
+      (typeof value === "string" ? [value] : value).map((one) => ` --data-urlencode ${quoted(`${name}=${one}`)}`),
+    );
+    return `curl${parts.length > 0 ? " --get" : ""} ${quoted(`${service}/api/v1/${path}`)}${parts.join("")}\n`;
+  });
+  return lines.join("");
 }
 
 export function asPython(call: Call, service: string): string {
-  const args = given(call).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
-  const read = `client.experiment(${JSON.stringify(call.experiment)}).${call.method}(${args.join(", ")})`;
-  return [
-    "import tuner",
-    "",
-    `with tuner.connect(${JSON.stringify(service)}) as client:`,
-    `    ${call.method} = ${call.method === "trials" ? `list(${read})` : read}`,
-    "",
-  ].join("\n");
+  const lines = ["import tuner", "", `with tuner.connect(${JSON.stringify(service)}) as client:`];
+  return [...lines, `    ${call.name} = ${call.python}`, ""].join("\n");
 }
 
 /** As one word of a shell. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { after, nothing, story } from "../test/run";
-import { csv, curvesCsv, trialsCsv } from "./save";
+import { comparedCsv, csv, curvesCsv, trialsCsv } from "./save";
 
 const VIEWS = after(nothing(), story(10));
 
@@ -9,6 +9,14 @@ describe("numbers as CSV", () => {
     expect(csv([["a", 'say "no"', "x,y", null, 1.5, ["p"], true]])).toBe(
       'a,"say ""no""","x,y",,1.5,"[""p""]",true\r\n',
     );
+  });
+
+  it("names the trials that are compared", () => {
+    const [one, other] = VIEWS.byStep.series;
+    const lines = comparedCsv(["a, trial 1", "b"], [one!, other!], "accuracy", "time").split("\r\n");
+    expect(lines[0]).toBe("trial,segment,seconds,accuracy");
+    expect(lines[1]).toMatch(/^"a, trial 1",1,/);
+    expect(lines.some((line) => line.startsWith("b,"))).toBe(true);
   });
 
   it("has a row for each point of the curves that are drawn", () => {

@@ -1,6 +1,6 @@
 /** Save what a chart shows: its picture as PNG, its numbers as CSV. */
 
-import type { Curves, Trial } from "../api/types";
+import type { Curves, Series, Trial, XAxis } from "../api/types";
 
 function field(value: unknown): string {
   const text = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
@@ -18,6 +18,15 @@ export function curvesCsv(curves: Pick<Curves, "metric" | "x" | "series">, only:
     if (only && !only.has(number)) continue;
     for (const { ordinal, x, y } of segments) x.forEach((at, i) => rows.push([number, ordinal, at, y[i]]));
   }
+  return csv(rows);
+}
+
+/** The same of trials that have names, since they may belong to several experiments. */
+export function comparedCsv(names: readonly string[], series: readonly Series[], metric: string, x: XAxis): string {
+  const rows: unknown[][] = [["trial", "segment", x === "time" ? "seconds" : x, metric]];
+  series.forEach(({ segments }, i) => {
+    for (const one of segments) one.x.forEach((at, k) => rows.push([names[i], one.ordinal, at, one.y[k]]));
+  });
   return csv(rows);
 }
 

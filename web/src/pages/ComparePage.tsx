@@ -10,7 +10,10 @@ import { OverlayChart } from "../curves/OverlayChart";
 import { duration, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
+import { trialCurvesCall } from "../charts/copies";
+import { comparedCsv } from "../charts/save";
 import { Panel } from "../parts/Panel";
+import { SaveMenu } from "../parts/SaveMenu";
 import { ProblemBox } from "../parts/Problem";
 import { StateBadge } from "../parts/StateBadge";
 import { useKeys } from "../parts/useKeys";
@@ -150,6 +153,14 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
               value={log ? "log" : "linear"}
               onChange={(value) => address.set({ y: value === "log" ? value : null })}
               data={["linear", "log"]}
+            />
+            <SaveMenu
+              name={`compared ${metric}`}
+              csv={() => comparedCsv(names, series, metric, x)}
+              call={trialCurvesCall(
+                trials.map((trial) => trial.id),
+                x,
+              )}
             />
           </div>
         }

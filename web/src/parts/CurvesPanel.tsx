@@ -116,7 +116,7 @@ export function CurvesPanel({
         metrics.length > 1 ? (
           <Select
             size="xs"
-            w={140}
+            w={120}
             aria-label="Metric"
             allowDeselect={false}
             data={metrics}

@@ -12,7 +12,7 @@ const REFRESH_MS = 20_000;
 const PER_PARAMETER = 15;
 
 /** Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. */
-export default function Importance({ experiment }: { experiment: Experiment }) {
+export default function Importance({ experiment, filtered = false }: { experiment: Experiment; filtered?: boolean }) {
   const query = useQuery({
     queryKey: keys.importance(experiment.id),
     queryFn: ({ signal }) => api.importance(experiment.id, signal),
@@ -21,7 +21,12 @@ export default function Importance({ experiment }: { experiment: Experiment }) {
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={60} />;
-  return <Shares found={query.data} caution={cautionOf(query.data, experiment)} />;
+  return (
+    <>
+      <Shares found={query.data} caution={cautionOf(query.data, experiment)} />
+      {filtered && <p className={classes.noShares}>All trials count here, also those that the filters hide.</p>}
+    </>
+  );
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */

@@ -196,7 +196,7 @@ function Lines({ lines, search, aside }: LinesProps) {
   );
 }
 
-/** A line with what is searched for in bold. */
+/** A line in which the searched text is bold. */
 function Marked({ text, search }: { text: string; search: string }) {
   const at = search === "" ? -1 : text.toLowerCase().indexOf(search.toLowerCase());
   if (at < 0) return <>{text}</>;

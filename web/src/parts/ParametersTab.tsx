@@ -109,7 +109,7 @@ export default function ParametersTab({
         )}
       </Panel>
       <Panel title="Importance of parameters">
-        <Importance experiment={experiment} />
+        <Importance experiment={experiment} filtered={rest.only !== null} />
       </Panel>
       <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
       <ContourPanel

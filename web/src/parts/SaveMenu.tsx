@@ -13,7 +13,7 @@ interface SaveMenuProps {
   call: Call;
 }
 
-/** Saves the chart of the panel that it stands in, and copies what leads to it. */
+/** Saves the chart of the panel or figure that it stands in, and copies what leads to it. */
 export function SaveMenu({ name, csv, call }: SaveMenuProps) {
   const root = useRef<HTMLSpanElement>(null);
   const [error, setError] = useState<string | null>(null);
@@ -29,7 +29,7 @@ export function SaveMenu({ name, csv, call }: SaveMenuProps) {
     }
   };
   const savePicture = async () => {
-    const panel = root.current!.closest("section")!;
+    const panel = root.current!.closest("section, figure")!;
     download(file("png"), await png(panel.querySelector<HTMLElement>(":scope > :last-child")!));
   };
   return (

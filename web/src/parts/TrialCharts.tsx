@@ -3,12 +3,15 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
+import { trialCurvesCall } from "../charts/copies";
+import { comparedCsv } from "../charts/save";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
 import { metric as written } from "../format";
 import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./TrialDetails.module.css";
 
 const REFRESH_MS = 2000;
@@ -133,6 +136,11 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
         <button type="button" aria-pressed={log} disabled={!positive} onClick={() => setLog(!log)}>
           log
         </button>
+        <SaveMenu
+          name={`trial ${trial.number} ${item.metric}`}
+          csv={() => comparedCsv([String(trial.number)], [series], item.metric, "step")}
+          call={trialCurvesCall([trial.id], "step")}
+        />
       </figcaption>
       <div
         ref={root}

@@ -7,7 +7,7 @@ import type { Experiment } from "../../api/types";
 import classes from "./actions.module.css";
 import { FormDialog } from "./FormDialog";
 
-/** A new experiment with the spec of this one, its function included, and the usual changes. */
+/** The form that creates an experiment with the spec of this one, including its function, and with changes. */
 export default function ForkDialog({ experiment, onClose }: { experiment: Experiment; onClose: () => void }) {
   const navigate = useNavigate();
   const [name, setName] = useState(`${experiment.name}-fork`);

@@ -1,0 +1,32 @@
+"""Test that docstrings open with a subject or a verb. ruff checks the rest of their form."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FRAGMENT = re.compile(r"(What|Who|How|Where|Whether|When|Which|Why|That|As|If|Those|The same) ")
+
+
+def fragments(text: str) -> list[str]:
+    """Return the first lines of the docstrings in this source, of names too, that open with a fragment."""
+    found = [
+        node.value.value.strip()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return [doc.splitlines()[0] for doc in found if FRAGMENT.match(doc)]
+
+
+def test_a_fragment_is_noticed() -> None:
+    assert fragments('"""Whether it runs."""\nX = 1\n"""The number of runs."""') == ["Whether it runs."]
+    assert fragments('A = 1\n"""How often it runs."""') == ["How often it runs."]
+
+
+def test_no_docstring_opens_with_a_fragment() -> None:
+    folders = ("tuner", "tests", "benchmarks", "examples")
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    found = {str(path.relative_to(ROOT)): lines for path in files if (lines := fragments(path.read_text()))}
+    assert found == {}, 'write a sentence with its subject or verb first, such as "Return whether it runs."'

@@ -1,0 +1,141 @@
+"""Zip files of code: what is sent, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import stat
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.errors import SpecError
+from tuner.usercode import archives
+from tuner.usercode.archives import Archive, files_of, local_modules, pack, sha256
+
+
+def zipped(fill: Callable[[zipfile.ZipFile], object]) -> io.BytesIO:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        fill(archive)
+    return out
+
+
+def entry(name: str, mode: int = 0, method: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
+    made = zipfile.ZipInfo(name)
+    made.external_attr, made.compress_type = mode << 16, method
+    return made
+
+
+def test_equal_files_have_the_same_address(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "inner" / "__pycache__").mkdir(parents=True)
+        (tmp_path / name / "inner" / "a.py").write_text("x = 1")
+        (tmp_path / name / "inner" / "__pycache__" / "a.pyc").write_text(name)
+        (tmp_path / name / "link.py").symlink_to("/etc/passwd")
+    one, two = (pack(files_of(tmp_path / name)) for name in ("one", "two"))
+    assert sha256(one) == sha256(two)
+    assert zipfile.ZipFile(io.BytesIO(one)).namelist() == ["inner/a.py"]
+
+
+def test_a_zip_file_is_packed_again_below_a_folder_and_unpacked(tmp_path: Path) -> None:
+    archive = Archive(zipped(lambda z: (z.writestr("a.py", "x = 1"), z.writestr("b/", ""), z.writestr("b/c.txt", "y"))))
+    assert archive.count == 2
+    archive.unpack(tmp_path)
+    assert (tmp_path / "b" / "c.txt").read_text() == "y"
+    again = zipfile.ZipFile(io.BytesIO(archive.repacked("package")))
+    assert {name: again.read(name) for name in again.namelist()} == {"package/a.py": b"x = 1", "package/b/c.txt": b"y"}
+
+
+@pytest.mark.parametrize(
+    ("fill", "why"),
+    [
+        (lambda z: z.writestr("../a.py", ""), "leads out of its folder"),
+        (lambda z: z.writestr("b/../../a.py", ""), "leads out of its folder"),
+        (lambda z: z.writestr("/etc/cron.d/a", ""), "leads out of its folder"),
+        (lambda z: z.writestr("a\\..\\..\\b", ""), "leads out of its folder"),
+        (lambda z: z.writestr("c:a", ""), "leads out of its folder"),
+        (lambda z: z.writestr("a//b", ""), "leads out of its folder"),
+        (lambda z: z.writestr("a\x1b[2J.py", ""), "characters"),
+        (lambda z: z.writestr("a" * 300, ""), "length"),
+        (lambda z: z.writestr(entry("a", stat.S_IFLNK | 0o777), "/etc/passwd"), "is a link"),
+        (lambda z: z.writestr(entry("a", stat.S_IFCHR | 0o666), ""), "or a device"),
+        (lambda z: z.writestr(entry("a", method=zipfile.ZIP_LZMA), "x"), "other than deflate"),
+        (lambda z: (z.writestr("a", "x"), z.writestr("A", "y")), "occurs twice"),
+        (lambda z: (z.writestr("a", "x"), z.writestr("a/b", "y")), "is below a file"),
+        (lambda z: z.writestr("a/", ""), "has no files"),
+    ],
+)
+def test_what_must_not_be_unpacked_is_refused(fill: Callable[[zipfile.ZipFile], object], why: str) -> None:
+    with pytest.raises(SpecError, match=why) as caught:
+        Archive(zipped(fill))
+    assert caught.value.errors[0][0] == "/bundle"
+
+
+def test_bombs_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_UNPACKED", 1000)
+    with pytest.raises(SpecError, match="MiB are allowed"):
+        Archive(zipped(lambda z: z.writestr("zeros", b"\0" * 2000)))
+    monkeypatch.setattr(archives, "MAX_FILES", 3)
+    with pytest.raises(SpecError, match="at most 3 are allowed"):
+        Archive(zipped(lambda z: [z.writestr(f"{i}", "") for i in range(4)]))
+    monkeypatch.setattr(archives, "MAX_DIRECTORY", 100)
+    monkeypatch.setattr(zipfile, "ZipFile", None)  # is not even opened
+    many = io.BytesIO(pack_of(4))
+    with pytest.raises(SpecError, match="more than 3 files"):
+        Archive(many)
+
+
+def pack_of(count: int) -> bytes:
+    local = b"PK\3\4" + b"\0" * 26
+    listed = b"PK\1\2" + b"\0" * 42
+    end = b"PK\5\6" + b"\0" * 4 + count.to_bytes(2, "little") * 2 + (46 * count).to_bytes(4, "little") + b"\0" * 6
+    return local * count + listed * count + end
+
+
+def test_a_size_that_lies_gives_no_more_than_it_says() -> None:
+    out = zipped(lambda z: z.writestr(entry("a", method=zipfile.ZIP_DEFLATED), b"\0" * 100_000))
+    data = out.getvalue()
+    lying = data.replace((100_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    with pytest.raises(SpecError, match="'a' cannot be read"):  # its checksum is that of the whole content
+        Archive(io.BytesIO(lying)).repacked("package")
+
+
+@given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
+def test_damage_is_an_error_of_the_request(junk: bytes, at: int, value: int) -> None:
+    whole = bytearray(zipped(lambda z: z.writestr("a.py", "x = 1")).getvalue())
+    whole[at % len(whole)] = value
+    for content in (junk, bytes(whole), bytes(whole) + junk):
+        with contextlib.suppress(SpecError):  # and nothing else
+            Archive(io.BytesIO(content)).repacked("package")
+
+
+def test_the_users_own_modules_are_found_also_those_that_they_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper_a.py").write_text("import json, numpy, helper_b\nfrom . import x")
+    (tmp_path / "helper_b.py").write_text("syntax error (")
+    (tmp_path / "helper_p").mkdir()
+    (tmp_path / "helper_p" / "__init__.py").write_text("")
+    (tmp_path / "helper_p" / "table.csv").write_text("1,2")
+    (tmp_path / "unrelated.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def train(config: object) -> None:
+        import helper_a  # type: ignore[import-not-found]
+        import numpy
+
+        helper_a.go(numpy)
+
+    found = local_modules(cloudpickle.dumps(train))
+    assert {"helper_a.py", "helper_b.py"} <= found.keys()
+    assert not {"unrelated.py", "helper_p/__init__.py"} & found.keys()
+    assert not any(name.startswith(("numpy", "json", "tuner/")) for name in found)
+    assert "helper_a" not in sys.modules, "nothing is imported"
+    assert local_modules(None, ["helper_p.sub"]).keys() == {"helper_p/__init__.py", "helper_p/table.csv"}

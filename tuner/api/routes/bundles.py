@@ -1,0 +1,69 @@
+"""/bundles: code that experiments run, uploaded as zip files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import BAD, NOT_FOUND, answer
+from tuner.api.context import Here
+from tuner.errors import SpecError
+from tuner.experiment.bundles import SHA256
+
+router = APIRouter(tags=["bundles"])
+
+IN_MEMORY = 4 << 20
+"""A larger upload is written to a temporary file while it arrives."""
+
+Sha256 = Annotated[str, Path(description="SHA-256 of the zip file, in hex digits", examples=["3a7bd3e2" + "0" * 56])]
+ZIP = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/zip": {"schema": {"type": "string", "format": "binary"}, "example": "the bytes of the file"}
+        },
+    }
+}
+
+
+@router.get(
+    "/bundles/{sha256}",
+    response_model=schemas.Bundle,
+    responses={**NOT_FOUND, **BAD},
+    summary="Say whether a code bundle has been uploaded.",
+)
+def get(here: Here, sha256: Sha256) -> Response:
+    return answer(schemas.Bundle.of(here.bundles.get(_name(sha256))))
+
+
+@router.put(
+    "/bundles/{sha256}",
+    response_model=schemas.Bundle,
+    responses=BAD,
+    openapi_extra=ZIP,
+    summary="Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat.",
+)
+async def put(here: Here, request: Request, sha256: Sha256) -> Response:
+    name, content = _name(sha256), hashlib.sha256()
+    with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as file:
+        async for part in request.stream():
+            content.update(part)
+            await asyncio.to_thread(file.write, part)
+        if content.hexdigest() != name:
+            raise SpecError(
+                f"the body has the SHA-256 {content.hexdigest()}, and the address names another one", "/sha256"
+            )
+        file.seek(0)
+        return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))
+
+
+def _name(sha256: str) -> str:
+    if not SHA256.fullmatch(sha256):
+        raise SpecError(f"expected 64 hex digits in lower case, got {sha256[:80]!r}", "/sha256")
+    return sha256

@@ -1,0 +1,23 @@
+"""Code bundles."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model
+from tuner.experiment.bundles import Bundle as BundleRecord
+
+
+class Bundle(Model):
+    """A zip file of Python code that has been uploaded."""
+
+    sha256: Annotated[
+        str, Field(description="SHA-256 of the zip file that was uploaded; a spec names it as its bundle")
+    ]
+    bytes: Annotated[int, Field(description="the size of the zip file that workers get")]
+
+    @classmethod
+    def of(cls, found: BundleRecord) -> Self:
+        return cls(sha256=found.sha256, bytes=found.bytes)

@@ -1,0 +1,78 @@
+"""`tuner simulate`: a search in virtual time."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tuner.cli.run import function, space_of
+from tuner.driver.virtual import Simulation, simulate
+from tuner.errors import EntrypointError
+
+Row = dict[str, Any]
+
+
+def simulated(target: str, params: Sequence[str], options: Mapping[str, Any]) -> tuple[Row, Iterator[str]]:
+    """Run a search in virtual time. Return its outcome, and the same as lines for people.
+
+    Args:
+        target: ``FILE.py:FUNCTION`` or ``module:function``; the function is the `evaluate` of `tuner.simulate`.
+        params: the search space, as ``lr=loguniform(1e-4, 1e-1)``.
+        options: other arguments of `tuner.simulate`.
+
+    Raises:
+        SpecError: an argument is wrong.
+    """
+    found = function(target)
+    evaluate = _imported(found) if isinstance(found, str) else found
+    given = {name: value for name, value in options.items() if value is not None}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = simulate(evaluate, space_of(params), **given)
+    row = _row(result, str(options["metric"]), [str(one.message) for one in caught])
+    return row, _lines(row)
+
+
+def _imported(target: str) -> Any:
+    module, colon, name = target.partition(":")
+    if not colon:
+        raise EntrypointError(f"expected FILE.py:FUNCTION or module:function, got {target!r}", "/trainable")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise EntrypointError(f"{target} cannot be imported: {error}", "/trainable") from error
+
+
+def _row(result: Simulation, metric: str, warned: list[str]) -> Row:
+    best = None
+    if result.best_trial is not None:
+        best = {
+            "trial": result.best_trial.number,
+            "metric": metric,
+            "value": result.best_value,
+            "config": result.best_config,
+        }
+    return {
+        "state": str(result.state),
+        "seconds": result.seconds,
+        "reports": len(result.history),
+        "trials": dict(Counter(str(trial.state) for trial in result.trials)),
+        "best": best,
+        "error": result.error,
+        "warnings": warned,
+    }
+
+
+def _lines(row: Row) -> Iterator[str]:
+    for warning in row["warnings"]:
+        yield f"warning: {warning}"
+    counts = ", ".join(f"{count} {state}" for state, count in row["trials"].items())
+    yield f"{row['state']} after {row['seconds']:.0f} virtual seconds with {row['reports']:,} reports"
+    yield f"trials: {counts or 'none'}"
+    if row["error"]:
+        yield f"error: {row['error']}"
+    if (best := row["best"]) is not None:
+        yield f"best {best['metric']} {best['value']:.6g} by trial {best['trial']}: {best['config']}"

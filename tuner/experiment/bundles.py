@@ -1,0 +1,126 @@
+"""Code bundles: zip files of Python code that clients upload, addressed by their SHA-256.
+
+A bundle is kept below the storage of the service, where the nodes of its cluster find it too: as a zip file in the form that
+Ray's ``py_modules`` expect and, if the storage is a disk, unpacked, so that the service can check an entrypoint in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tuner.errors import NotFound, SpecError
+from tuner.trials.checkpoints.storage import Place, join, place
+from tuner.usercode.archives import Archive
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+_STORED = re.compile(r".*/bundles/[0-9a-f]{64}\.zip(\?.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that has been uploaded. `uri` is where workers find it."""
+
+    sha256: str
+    bytes: int
+    uri: str
+
+
+class Bundles:
+    """The bundles of a service, below its storage."""
+
+    def __init__(self, storage: str) -> None:
+        self._folder = join(storage, "bundles")
+
+    def put(self, sha256: str, file: BinaryIO) -> Bundle:
+        """Check an uploaded zip file whose SHA-256 is known, and store it. A bundle that is there already stays as it is.
+
+        Raises:
+            SpecError: it is no zip file, or has something in it that must not be unpacked.
+        """
+        if (found := self._found(sha256)) is not None:
+            return found
+        archive = Archive(file)
+        target = self._place(sha256)
+        if target.local:
+            _unpack(archive, Path(_folder_of(target.path)))
+        target.write(archive.repacked("package"))
+        return self.get(sha256)
+
+    def get(self, sha256: str) -> Bundle:
+        """Return the bundle with this SHA-256. Raise NotFound if there is none."""
+        if (found := self._found(sha256)) is None:
+            raise NotFound(f"no bundle {sha256}; PUT /api/v1/bundles/{{sha256}} uploads it")
+        return found
+
+    def applied(self, data: Any) -> Any:
+        """Return a spec with the files of its bundle among the ``py_modules`` of its runtime environment.
+
+        They replace those of another bundle, such as that of a forked experiment. A spec without a bundle stays as it is.
+
+        Raises:
+            SpecError: there is no such bundle.
+        """
+        if not isinstance(data, Mapping) or data.get("bundle") is None:
+            return data
+        name = data["bundle"]
+        if not isinstance(name, str) or not SHA256.fullmatch(name):
+            raise SpecError(f"expected a SHA-256 in lower-case hex digits, got {str(name)[:80]!r}", "/bundle")
+        found = self._found(name)
+        if found is None:
+            raise SpecError(f"there is no bundle {name}; PUT /api/v1/bundles/{{sha256}} uploads it", "/bundle")
+        environment = data.get("runtime_env") or {}
+        if not isinstance(environment, Mapping) or not isinstance(environment.get("py_modules") or [], list):
+            return data  # the check of the spec says what is wrong with it
+        others = [one for one in environment.get("py_modules") or [] if not _is_stored(one)]
+        rest = {name: value for name, value in data.items() if name != "bundle"}
+        return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
+
+    def _place(self, sha256: str) -> Place:
+        return place(join(self._folder, f"{sha256}.zip"))
+
+    def _found(self, sha256: str) -> Bundle | None:
+        target = self._place(sha256)
+        if target.local:
+            size = os.path.getsize(target.path) if os.path.isfile(target.path) else None
+            return None if size is None else Bundle(sha256, size, f"file://{target.path}")
+        size = place(self._folder).sizes().get(f"{sha256}.zip")
+        return None if size is None else Bundle(sha256, size, target.uri)
+
+
+def unpacked(uri: str) -> str:
+    """Return the folder with the files of a bundle, if `uri` is that of a bundle on this machine, else `uri`."""
+    path = uri.removeprefix("file://")
+    folder = _folder_of(path)
+    return folder if uri.startswith("file://") and _is_stored(uri) and os.path.isdir(folder) else uri
+
+
+def _is_stored(uri: Any) -> bool:
+    return isinstance(uri, str) and _STORED.fullmatch(uri) is not None
+
+
+def _folder_of(path: str) -> str:
+    return path.removesuffix(".zip")
+
+
+def _unpack(archive: Archive, folder: Path) -> None:
+    """Write the files of an archive into a folder that either has all of them or does not exist."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = tempfile.mkdtemp(dir=folder.parent, prefix=".unpacking-")
+    try:
+        archive.unpack(Path(aside))
+        os.chmod(aside, 0o755)
+        os.rename(aside, folder)
+    except OSError:
+        if not folder.is_dir():  # otherwise another request was faster
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

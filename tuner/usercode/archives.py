@@ -1,0 +1,269 @@
+"""Zip files of code: how they are made, and what is checked before the files of a foreign one are used."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import io
+import os
+import pickletools
+import re
+import site
+import stat
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from tuner.errors import SpecError
+
+MAX_BYTES = 100 << 20
+"""The largest zip file, in bytes."""
+
+MAX_UNPACKED = 500 << 20
+"""The largest size of all files of a zip file together, in bytes."""
+
+MAX_FILES = 20_000
+MAX_DIRECTORY = 8 << 20
+"""The largest list of contents, in bytes. It is checked before it is read: each entry takes ten times as much in memory."""
+
+MAX_PATH = 1000
+SKIPPED = frozenset(
+    {
+        ".git",
+        "__pycache__",
+        ".venv",
+        "node_modules",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".ipynb_checkpoints",
+    }
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_TAIL = 22 + 0xFFFF  # where a zip file says how long its list of contents is
+_KINDS = frozenset({0, stat.S_IFREG, stat.S_IFDIR})
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+
+
+# -- making one -------------------------------------------------------------------------------------------------------------
+
+
+def pack(files: Mapping[str, Path]) -> bytes:
+    """Return a zip file with these files, by their names in it. Equal files give equal bytes.
+
+    Raises:
+        SpecError: they are larger than a service takes.
+    """
+    out, total = io.BytesIO(), 0
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in sorted(files):
+            content = files[name].read_bytes()
+            total += len(content)
+            if total > MAX_UNPACKED:
+                raise SpecError(
+                    f"the code has more than {MAX_UNPACKED >> 20} MiB: leave data out of its folder", "/bundle"
+                )
+            archive.writestr(_entry(name), content)
+    if len(out.getvalue()) > MAX_BYTES:
+        raise SpecError(f"the zipped code has more than {MAX_BYTES >> 20} MiB: leave data out of its folder", "/bundle")
+    return out.getvalue()
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
+    """Return the files of a folder by their path in it, without caches and version control. Links are left out."""
+    found: dict[str, Path] = {}
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED)
+        for name in names:
+            path = Path(here, name)
+            if path.is_file() and not path.is_symlink() and not name.endswith((".pyc", ".pyo")):
+                found[prefix + path.relative_to(folder).as_posix()] = path
+    return found
+
+
+def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Path]:
+    """Return the files of the user's own modules that a pickled function needs, and the modules that these import.
+
+    A module is the user's own if it is neither in the standard library nor installed. Modules are not imported here.
+
+    Args:
+        blob: a pickled function. Each text in it that names such a module counts, also the names in ``import`` statements
+            inside the function.
+        names: further modules.
+    """
+    waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]
+    known: set[str] = set()
+    found: dict[str, Path] = {}
+    while waiting:
+        name = waiting.pop()
+        if name in known:
+            continue
+        known.add(name)
+        if (origin := _own_module(name)) is None:
+            continue
+        files = {origin.name: origin} if origin.name != "__init__.py" else files_of(origin.parent, f"{name}/")
+        found |= files
+        waiting += [used for path in files.values() if path.suffix == ".py" for used in imports_of(path)]
+    return found
+
+
+def _texts(blob: bytes | None) -> Iterator[str]:
+    """Yield the texts in a pickle that may be names of modules. Nothing is unpickled."""
+    for _, value, _ in pickletools.genops(blob) if blob is not None else ():
+        if isinstance(value, str) and len(value) < 200:
+            yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
+
+
+def _own_module(name: str) -> Path | None:
+    """Return the file of a top-level module or package if it is the user's own."""
+    if name in ("__main__", "tuner") or name in sys.builtin_module_names or name in sys.stdlib_module_names:
+        return None
+    try:
+        loaded = sys.modules.get(name)
+        spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    origin = Path(spec.origin).resolve()
+    return None if not origin.is_file() or any(origin.is_relative_to(folder) for folder in _installed()) else origin
+
+
+def _installed() -> Iterator[Path]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [*(sysconfig.get_paths()[kind] for kind in kinds), *site.getsitepackages(), site.getusersitepackages()]
+    return (Path(folder).resolve() for folder in folders)
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Yield the top-level modules that a file imports."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+
+
+# -- reading a foreign one --------------------------------------------------------------------------------------------------
+
+
+class Archive:
+    """The files of a zip file that a client has sent.
+
+    Raises SpecError if it is not a zip file, is too large, or has something that must not be unpacked: a path that leads out of
+    its folder, a link, a device, an encrypted file, a file that occurs twice, or a method of compression that is not common.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        _check_directory(file)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:
+            raise _refused(f"it is not a zip file that can be read: {error}") from error
+        self._members = _checked(self._zip.infolist())
+
+    @property
+    def count(self) -> int:
+        return len(self._members)
+
+    def repacked(self, prefix: str) -> bytes:
+        """Return a zip file with the same files below a folder. Nothing else of the original is in it."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for member in self._members:
+                archive.writestr(_entry(f"{prefix}/{member.filename}"), self._read(member))
+        return out.getvalue()
+
+    def unpack(self, folder: Path) -> None:
+        """Write the files below a folder."""
+        for member in self._members:
+            path = folder / member.filename
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._read(member))
+
+    def _read(self, member: zipfile.ZipInfo) -> bytes:
+        try:
+            with self._zip.open(member) as file:  # reads no more than the size that was checked
+                return file.read()
+        except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+            raise _refused(f"{member.filename!r} cannot be read: {error}") from error
+        except Exception as error:  # zlib.error is no subclass of any of these
+            raise _refused(f"{member.filename!r} is damaged: {error}") from error
+
+
+def _check_directory(file: BinaryIO) -> None:
+    """Check the size of the list of contents before zipfile reads all of it into memory."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _TAIL - 20, 0))
+    tail = file.read()
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or len(tail) < at + 22:
+        raise _refused("it is not a zip file")
+    if tail[max(at - 20, 0) : at].startswith(b"PK\6\7"):
+        raise _refused("it is a zip file in the format for very large ones (ZIP64)")
+    if int.from_bytes(tail[at + 12 : at + 16], "little") > MAX_DIRECTORY:
+        raise _refused(f"it has more than {MAX_FILES:,} files")
+    file.seek(0)
+
+
+def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Return the files. Raise SpecError for whatever must not be unpacked."""
+    files = [member for member in members if not member.is_dir()]
+    if not files:
+        raise _refused("it has no files")
+    if len(members) > MAX_FILES:
+        raise _refused(f"it has {len(members):,} files, and at most {MAX_FILES:,} are allowed")
+    if (total := sum(member.file_size for member in files)) > MAX_UNPACKED:
+        raise _refused(f"its files have {total >> 20:,} MiB, and at most {MAX_UNPACKED >> 20} MiB are allowed")
+    for member in members:
+        if (why := _problem(member)) is not None:
+            raise _refused(f"{member.filename!r} {why}")
+    names = [member.filename.casefold() for member in files]
+    taken = set(names)
+    if len(taken) < len(names):
+        raise _refused("a file occurs twice")
+    for name in names:
+        parts = name.split("/")
+        if any("/".join(parts[:end]) in taken for end in range(1, len(parts))):
+            raise _refused(f"{name!r} is below a file")
+    return files
+
+
+def _problem(member: zipfile.ZipInfo) -> str | None:
+    name = member.filename
+    parts = name.removesuffix("/").split("/")
+    if name.startswith("/") or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
+        return "leads out of its folder"
+    if not name.isprintable() or len(name) > MAX_PATH or any(len(part.encode()) > 255 for part in parts):
+        return "has characters or a length that a file name must not have"
+    if stat.S_IFMT(member.external_attr >> 16) not in _KINDS:
+        return "is a link or a device"
+    if member.flag_bits & 0x1:
+        return "is encrypted"
+    if member.compress_type not in _METHODS:
+        return "is compressed by a method other than deflate"
+    return None
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = (stat.S_IFREG | 0o644) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def _refused(why: str) -> SpecError:
+    return SpecError(f"the bundle is refused: {why}", "/bundle")
