@@ -57,3 +57,22 @@ test("a service that asks for a token gets one, and the page goes on", async () 
   await screen.findByText("the list");
   await waitFor(() => expect(screen.queryByRole("button", { name: "Sign in" })).toBeNull());
 });
+
+test("a service with a provider of the organization offers to sign in there, and to come back", async () => {
+  window.history.replaceState(null, "", "/experiments/exp_1?view=chart");
+  vi.stubGlobal("fetch", (request: Request) => {
+    const isSession = request.url.endsWith("/session");
+    const body = isSession
+      ? { required: true, name: null, role: null, expires_at: null, project: null, sign_in_url: "/auth/login" }
+      : { title: "Unauthorized", detail: "a token is needed" };
+    return Promise.resolve(
+      new Response(JSON.stringify(body), {
+        status: isSession ? 200 : 401,
+        headers: { "content-type": isSession ? "application/json" : "application/problem+json" },
+      }),
+    );
+  });
+  show();
+  const link = await screen.findByRole("link", { name: "Sign in with your organization" });
+  expect(link.getAttribute("href")).toBe("/auth/login?next=%2Fexperiments%2Fexp_1%3Fview%3Dchart");
+});

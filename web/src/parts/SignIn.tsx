@@ -1,7 +1,8 @@
 import { Button, PasswordInput } from "@mantine/core";
-import { notifyManager, useQueryClient } from "@tanstack/react-query";
+import { notifyManager, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState, useSyncExternalStore, type FormEvent, type ReactNode } from "react";
 import { api, ApiError } from "../api/client";
+import { ROOT } from "../api/root";
 import { useTitle } from "./useTitle";
 
 /** Shows the sign-in form instead of the page once the service has asked for a token. */
@@ -24,6 +25,9 @@ function SignIn() {
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
   useTitle("Sign in");
+  const { data: session } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal) });
+  const provider = session?.sign_in_url;
+  const here = window.location.pathname.slice(ROOT.length) + window.location.search;
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     setBusy(true);
@@ -42,6 +46,11 @@ function SignIn() {
       <p style={{ margin: "0 0 16px" }}>
         This service asks for a token. An admin creates one for you with <code>tuner token create</code>.
       </p>
+      {provider && (
+        <Button component="a" href={`${provider}?next=${encodeURIComponent(`/${here}`)}`} fullWidth mb="md">
+          Sign in with your organization
+        </Button>
+      )}
       <PasswordInput
         label="Token"
         placeholder="tnr_…"
