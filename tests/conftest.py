@@ -145,6 +145,8 @@ def _no_idle_ray(request: pytest.FixtureRequest, _kept: _Ray) -> None:
 @pytest.fixture(scope="module")
 def private_ray(_kept: _Ray) -> Iterator[None]:
     """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module."""
+    import ray  # noqa: F401  # so that executor="auto" chooses Ray
+
     _kept.use("private_ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')

@@ -37,7 +37,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.cluster": SLOW,
         "tuner.driver.hosts.start": SLOW,
     },
-    "tuner.driver.hosts.host": {"tuner.driver.hosts.ray_executor": SLOW},
+    "tuner.driver.hosts.host": {
+        "tuner.driver.hosts.local_executor": SLOW,
+        "tuner.driver.hosts.ray_executor": SLOW,
+    },
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
@@ -54,7 +57,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {
-        "tuner.driver.hosts.local_executor": SLOW,
+        "tuner.driver.hosts": SLOW,
+        "tuner.driver.hosts.ahead": SLOW,
+        "tuner.driver.hosts.needs": SLOW,
         "tuner.trials.groups": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},

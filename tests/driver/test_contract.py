@@ -182,8 +182,6 @@ def search(request: pytest.FixtureRequest) -> Callable[..., list[Entry]]:
     """Return a function that runs a search under one of the shells, and returns its log."""
     if request.param == "ray":
         request.getfixturevalue("private_ray")
-    if request.param == "local":
-        request.getfixturevalue("_kept")
     shells = {
         "virtual time": in_virtual_time,
         "this process": in_this_process,

@@ -79,11 +79,6 @@ def test_an_edited_file_is_new_code_and_the_same_request(
     assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first
 
 
-def test_a_service_runs_no_trials_in_local_processes() -> None:
-    with pytest.raises(SpecError, match="executor: a service runs trials on Ray"):
-        usecases.parsed({**SPEC, "entrypoint": "module:train", "executor": "local"})
-
-
 def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store, 2)
     with pytest.raises(NotFound, match=rf"the experiment '{made.name}' has no trial 99; its trials are 0 to 1"):
@@ -108,3 +103,11 @@ def test_every_mistake_of_a_spec_is_listed_at_once_also_those_of_its_entrypoint(
         "/scheduler/max_t",
         "/entrypoint",
     }
+
+
+def test_a_spec_for_local_processes_may_not_ask_for_what_they_lack() -> None:
+    spec = {**SPEC, "entrypoint": "module:train", "executor": "local", "scaling": {}}
+    assert usecases.parsed(spec)[0].executor == "local"
+    for more in ({"scaling": {"num_workers": 2}}, {"scaling": {"use_gpu": True}}, {"runtime_env": {"pip": ["x"]}}):
+        with pytest.raises(SpecError, match="executor: the local executor cannot run this"):
+            usecases.parsed({**spec, **more})

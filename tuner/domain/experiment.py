@@ -160,8 +160,10 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    executor: Literal["ray", "local"] = option(
-        "ray", "where trials run: on Ray, or in processes of this machine, one for each trial, without Ray"
+    executor: Literal["auto", "ray", "local"] = option(
+        "auto",
+        "where trials run: on Ray, or in processes of this machine without Ray, one for each trial; auto: a service uses Ray, "
+        "and a script processes of its machine if they can do what it asks for",
     )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: with any of these in the runtime_env, workers may have packages that this process does not have
@@ -91,9 +93,8 @@ def parsed(
         code = by_value.sent(data) or script or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
-        if spec.executor == "local":
-            message = "a service runs trials on Ray; 'local' is for tuner.run without a service"
-            mistakes.found.append(("/executor", message))
+        if spec.executor == "local" and (reason := unfit(spec, sys.maxsize)):
+            mistakes.found.append(("/executor", f"the local executor cannot run this: {reason}"))
     if mistakes.found and checker is not None:
         with mistakes:
             _check_entrypoint(data, mistakes.found, checker)

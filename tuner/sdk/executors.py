@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tuner.domain.experiment import Spec
 from tuner.errors import SpecError
+from tuner.store import CodeRecord
+
+_NAMES_RAY = re.compile(rb"\x8c.ray[.\x94]|\x8c\x03ray")
+"""The module `ray`, or one below it, as a name in a pickled function."""
 
 
 class Choice(NamedTuple):
@@ -16,27 +22,80 @@ class Choice(NamedTuple):
     why: str  # for the first line of the log
 
 
-def choose(spec: Spec) -> Choice:
+def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choice:
     """Return where the trials of this experiment run.
+
+    Args:
+        spec: of the experiment.
+        code: its training function by value; None if it is imported by name.
+        ray_address: the cluster that the script, or its environment, has named.
 
     Raises:
         SpecError: the local executor was asked for and cannot run them.
     """
+    if spec.executor == "ray":
+        return Choice(False, "trials run on Ray: executor is 'ray'")
+    reason = unfit(spec)
     if spec.executor == "local":
-        if reason := unfit(spec):
+        if reason is not None:
             raise SpecError(f"the local executor cannot run this: {reason}", "/executor")
         return Choice(True, "trials run in processes of this machine, without Ray: executor is 'local'")
-    return Choice(False, "trials run on Ray: executor is 'ray'")
+    reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
+    if reason is not None:
+        return Choice(False, f"trials run on Ray: {reason}")
+    why = "each is one process that asks for CPUs only, and the script does not use Ray"
+    return Choice(True, f"trials run in processes of this machine, without Ray: {why}")
 
 
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor can never run such trials; None if it can."""
-    from tuner.driver.hosts.local_executor import cpus_here
+    from tuner.driver.hosts.ahead import cpus_here
     from tuner.trials.groups import local_pool
 
-    if spec.runtime_env:
-        return "it has no runtime_env"
-    return local_pool.unfit(spec.scaling, cpus_here())
+    return local_pool.unfit(spec, cpus_here())
+
+
+def _uses_ray(ray_address: str | None) -> str | None:
+    """Return how this script uses Ray, or None."""
+    if ray_address:
+        return f"Ray's address is {ray_address}"
+    ray = sys.modules.get("ray")
+    if ray is None:
+        return None
+    return "this process is connected to Ray" if ray.is_initialized() else "the script has imported Ray"
+
+
+def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
+    """Return why the training function may need Ray, or None."""
+    if spec.entrypoint is not None or code is None or code.blob is None:
+        return "the training function is imported by name, so its modules may use Ray"
+    return "the training function uses Ray" if _NAMES_RAY.search(code.blob) else None
+
+
+def may_be_local(given: Mapping[str, Any]) -> bool:
+    """Return whether the arguments of `tuner.run` look as if the local executor will run the trials."""
+    if given["executor"] == "local":
+        return given["address"] is None
+    asks = any(given[name] for name in ("address", "ray_address", "use_gpu", "runtime_env"))
+    named = isinstance(given["trainable"], str) or given["num_workers"] != 1
+    return not (given["executor"] == "ray" or asks or named or "ray" in sys.modules)
+
+
+def start_ahead(given: Mapping[str, Any]) -> None:
+    """Start processes for the first trials, unless some are kept from an earlier call."""
+    from tuner.driver.hosts import ahead
+    from tuner.driver.hosts.needs import of_workers
+
+    local_host = sys.modules.get("tuner.driver.hosts.local_host")
+    if local_host is None or not local_host.has(of_workers()):
+        most = [given[name] for name in ("num_samples", "max_concurrent_trials") if isinstance(given[name], int)]
+        ahead.start(max(1, min(most, default=ahead.cpus_here())))
+
+
+def drop_ahead() -> None:
+    """End processes that were started ahead: the trials run on Ray after all."""
+    if (ahead := sys.modules.get("tuner.driver.hosts.ahead")) is not None:
+        ahead.drop()
 
 
 def shutdown() -> None:
@@ -44,3 +103,4 @@ def shutdown() -> None:
     for name in ("tuner.driver.hosts.local_host", "tuner.driver.hosts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()
+    drop_ahead()

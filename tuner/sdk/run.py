@@ -22,7 +22,7 @@ from tuner.experiment.usecases import continue_experiment, create_from_python, i
 from tuner.names import keywords_explained, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
-from tuner.sdk.executors import choose
+from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead
 from tuner.sdk.interrupts import Interrupts
 from tuner.sdk.progress import Progress, Stored
 from tuner.sdk.result import Result
@@ -76,7 +76,7 @@ def run(
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
-    executor: Literal["ray", "local"] = "ray",
+    executor: Literal["auto", "ray", "local"] = "auto",
     ray_address: str | None = None,
     address: Any = None,
     scaling_config: Any = None,
@@ -101,7 +101,7 @@ def run(
         num_samples: trials to start. None starts as many as `time_budget_s` allows, or 100 without a time budget. A grid is
             run this many times.
         scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the one that does best
-            in the benchmarks for an experiment like this; the first entry of the decision log names it and says why.
+            in the benchmarks for an experiment like this; the first lines of its log name it and say why.
             ``tuner.FIFOScheduler()`` stops nothing.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
         num_workers: ranks of each trial.
@@ -145,8 +145,8 @@ def run(
             scheduler needs a checkpoint or the objective has a new best value.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
         runtime_env: Ray's runtime environment of the ranks.
-        executor: where trials run: "ray", or "local" for processes of this machine without Ray, one for each trial, which
-            start faster.
+        executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
+            "local" for trials of one worker that ask for CPUs only, as long as the script does not use Ray otherwise.
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
             calls `tuner.shutdown()`.
@@ -172,6 +172,8 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
+    if may_be_local(given) and not Settings.from_env().ray_address:
+        start_ahead(given)
     mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
@@ -192,7 +194,13 @@ def _search(given: Mapping[str, Any]) -> Result:
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
-        record = create_from_python(store, data, code, parts, functools.partial(_check_executor, alone=alone))
+        record = create_from_python(
+            store,
+            data,
+            code,
+            parts,
+            functools.partial(_check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone),
+        )
         keep = not _brings_code(store, record.spec)
         try:
             return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=keep)
@@ -351,7 +359,10 @@ def _drive(
 
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
-    chosen = choose(store.experiments.get(experiment_id).spec)
+    spec = store.experiments.get(experiment_id).spec
+    chosen = choose(spec, store.code.get(spec.code) if spec.code else None, ray_address or settings.ray_address)
+    if not chosen.local:
+        drop_ahead()
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     if chosen.local:
@@ -439,12 +450,12 @@ def _drive_on_ray(
                 progress.say("the driver was killed; a new one continues from the last commit")
 
 
-def _check_executor(spec: Spec, alone: bool) -> None:
+def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
     If a private Ray could never hold one (`alone`), this saves the seconds of starting Ray to find out.
     """
-    if not choose(spec).local and alone:
+    if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
 
 

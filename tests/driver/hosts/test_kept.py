@@ -136,6 +136,8 @@ def test_a_host_that_died_in_between_is_replaced() -> None:
 SCRIPT = """
 import os, sys, psutil, tuner
 
+ONE = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "ray", "verbose": 0}
+
 def train(config):
     tuner.report({"loss": config["x"], "pid": os.getpid()})
 
@@ -143,7 +145,7 @@ def says(config):
     tuner.report({"loss": config["x"], "said": float(os.environ.get("SAID", 0))})
 
 def search(train=train):
-    result = tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
+    result = tuner.run(train, {"x": tuner.uniform(0, 1)}, **ONE)
     return int(result.trials[0].history[-1]["pid"])
 
 def changed(config):
@@ -166,7 +168,7 @@ pid = ray.get(kept._kept.host.status.remote())["pid"]
 psutil.Process(pid).kill()
 search()
 os.environ["SAID"] = "1"
-result = tuner.run(says, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
+result = tuner.run(says, {"x": tuner.uniform(0, 1)}, **ONE)
 assert result.trials[0].history[-1]["said"] == 1.0, "the Ray that was started here is replaced, also after its host died"
 below = psutil.Process().children(recursive=True)
 tuner.shutdown()
@@ -192,11 +194,13 @@ RECONNECTS = """
 import ray, tuner
 from ray.cluster_utils import Cluster
 
+ONE = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "ray", "verbose": 0}
+
 def train(config):
     tuner.report({"loss": config["x"]})
 
 def search():
-    result = tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
+    result = tuner.run(train, {"x": tuner.uniform(0, 1)}, **ONE)
     assert result.state == "completed", result.error
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,11 +17,15 @@ import psutil
 import pytest
 
 import tuner
+from tests.store.examples import a_spec
 from tuner.domain import decisions as d
+from tuner.domain.events import Reported
 from tuner.driver.hosts import local_host
+from tuner.driver.hosts.host import Host
 from tuner.errors import StoreError
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.usercode.trainable import by_value
 
 SPACE = {"x": tuner.uniform(0, 1)}
 ROOT = Path(__file__).parents[3]
@@ -221,3 +226,26 @@ def test_ctrl_c_pauses_a_script_and_resume_goes_on(script: subprocess.Popen[str]
     result = tuner.resume("mine", verbose=0)
     assert result.state == "completed", result.error
     assert {trial.iterations for trial in result.trials} == {5}
+
+
+async def test_a_host_on_ray_runs_an_experiment_in_local_processes_if_its_spec_says_so(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    host._report_address = await host._report_server.open("127.0.0.1")
+    code = by_value(lambda config: tuner.report({"accuracy": config["lr"], "pid": os.getpid()}))
+    fields = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}, "executor": "local"}
+    made = host.store.experiments.create(a_spec(**fields, entrypoint=None, code=code.hash), code=code)
+    try:
+        host._begin(made)
+        state = await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 60)
+        assert state == "completed"
+        log = [entry for _, entry in host.store.drivers.load(made.id)]
+        reports = [entry for entry in log if isinstance(entry, Reported)]
+        assert len(reports) == 3
+        assert os.getpid() not in {report.metrics["pid"] for report in reports}
+        first = next(entry for entry in log if isinstance(entry, d.Note))
+        assert first.reason == "trials run in processes of the driver's machine: executor is 'local'"
+        assert (await host.status())["groups"]["idle"] >= 1
+    finally:
+        await host.close()

@@ -199,20 +199,20 @@ class HostGroups:
         if self._host.logs is not None:
             self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
         try:
-            return await self._host.groups.run(launch, inbox=self.inbound)
+            return await self._host.groups_of(self.record.spec).run(launch, inbox=self.inbound)
         finally:
             self._host.segments.pop(launch.segment_id, None)
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         hard = why == "stop" and self._core.experiment.capped  # then it may not wait for a last checkpoint either
-        await self._host.groups.interrupt(self._name(segment), "cancel" if hard else why)
+        await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        await self._host.executor.delete_checkpoint(info)
+        await self._host.executor_of(self.record.spec).delete_checkpoint(info)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._host.executor.offload(self._code.sys_path, function, *args)
+        return await self._host.executor_of(self.record.spec).offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
         if not is_ours(
@@ -304,7 +304,7 @@ class Driven:
         )
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
         self.inbound = self.groups.inbound = RankInbound(
-            self.core, self.loop, host.segments, self.groups.draw, host.executor.share
+            self.core, self.loop, host.segments, self.groups.draw, host.executor_of(record.spec).share
         )
 
     async def close(self) -> None:
@@ -330,7 +330,7 @@ def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> 
     return CodeRef(
         hash=code.hash,
         entrypoint=spec.entrypoint,
-        blob=host.executor.share(code.blob) if code.blob else None,
+        blob=host.executor_of(record.spec).share(code.blob) if code.blob else None,
         sys_path=tuple(code.sys_path),
         working_dir=code.working_dir or None,
     )

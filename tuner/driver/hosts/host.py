@@ -11,14 +11,16 @@ import contextlib
 import gc
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
+from tuner.domain.experiment import Spec
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
@@ -103,6 +105,9 @@ class Host:
         self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
+        self._local: Executor | None = None  # for experiments that ask for it, beside `executor`
+        self._local_groups: GroupManager | None = None
+        self._choosing = threading.Lock()
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
@@ -145,18 +150,58 @@ class Host:
 
     @property
     def groups(self) -> GroupManager:
+        """Return the worker groups of the host's own executor."""
         if self._groups is None:
-            options = GroupOptions(
-                name=self.name,
-                report_address=self._report_address,
-                reserve_after_s=self.settings.reserve_after_s,
-                logs=self.logs,
-                log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
-                standing=self._standing,
-                preempt_after_s=self.settings.preempt_after_s,
-            )
-            self._groups = self.executor.groups(options)
+            self._groups = self.executor.groups(self._group_options())
         return self._groups
+
+    def _group_options(self) -> GroupOptions:
+        return GroupOptions(
+            name=self.name,
+            report_address=self._report_address,
+            reserve_after_s=self.settings.reserve_after_s,
+            logs=self.logs,
+            log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
+            standing=self._standing,
+            preempt_after_s=self.settings.preempt_after_s,
+        )
+
+    def executor_of(self, spec: Spec) -> Executor:
+        """Return where the trials of an experiment run: by the host's own executor, or here if the spec asks for that."""
+        if spec.executor != "local" or self.executor.name == "local":
+            return self.executor
+        with self._choosing:  # experiments are read in threads
+            if self._local is None:
+                from tuner.driver.hosts.local_executor import beside
+
+                self._local = beside()
+            return self._local
+
+    def groups_of(self, spec: Spec) -> GroupManager:
+        """Return the worker groups of the executor of an experiment."""
+        executor = self.executor_of(spec)
+        if executor is self.executor:
+            return self.groups
+        if self._local_groups is None:
+            self._local_groups = executor.groups(self._group_options())
+        return self._local_groups
+
+    def _all_groups(self) -> list[GroupManager]:
+        """Return the worker groups of all executors that have been used."""
+        return [groups for groups in (self._groups, self._local_groups) if groups is not None]
+
+    def _stats(self) -> dict[str, int]:
+        """Return the sums of what `GroupManager.stats` returns."""
+        found: dict[str, int] = {}
+        for groups in self._all_groups():
+            found = {name: count + found.get(name, 0) for name, count in groups.stats().items()}
+        return found
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """Return what the ranks of these segments use now, see `GroupManager.measure`."""
+        asked = list(segment_ids)
+        answers = await asyncio.gather(*(groups.measure(asked) for groups in self._all_groups()))
+        return {name: ranks for answer in answers for name, ranks in answer.items()}
 
     def _standing(self, experiment: str) -> Standing:
         """Return what an experiment is entitled to, as of its last change by a user."""
@@ -200,7 +245,7 @@ class Host:
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
         self._background.append(asyncio.create_task(self._make_room()))
         if self.settings.usage_every_s > 0:
-            keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
+            keeper = UsageKeeper(self, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
     async def drive(self, public_id: str, executor: str = "") -> str:
@@ -302,8 +347,11 @@ class Host:
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
-        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
-        return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+        found: dict[str, dict[str, Any]] = {}
+        for groups in self._all_groups():
+            stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
+            found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+        return found
 
     async def cluster(self) -> dict[str, Any]:
         """Return the cluster as `overview` describes it."""
@@ -330,12 +378,12 @@ class Host:
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driven.values()],
             "segments": len(self.segments),
-            "groups": self._groups.stats() if self._groups is not None else {},
+            "groups": self._stats(),
         }
 
     async def figures(self) -> dict[str, Any]:
         """Return what `GET /metrics` shows of this host. Call it regularly: it also counts what has been in use."""
-        training = self._groups.training() if self._groups is not None else []
+        training = [name for groups in self._all_groups() for name in groups.training()]
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
         gpus = sum(one.num_workers * one.bundle().get("GPU", 0.0) for one in scalings)
@@ -343,7 +391,7 @@ class Host:
         return {
             **self._figures.shown(),
             "experiments": len(self.driven),
-            "groups": self._groups.stats() if self._groups is not None else {},
+            "groups": self._stats(),
             "writer_queue": self._writer._work_queue.qsize(),
         }
 
@@ -356,8 +404,8 @@ class Host:
             if self.tasks:
                 return
             await self._end_tasks(self._background)
-            if self._groups is not None:
-                await self._groups.rest(keep_groups)
+            for groups in self._all_groups():
+                await groups.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
@@ -367,8 +415,8 @@ class Host:
         """Release everything. Experiments stay as they are, and another host can take them over at once."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.tasks.values()])
-            if self._groups is not None:
-                await self._groups.close()
+            for groups in self._all_groups():
+                await groups.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
@@ -401,6 +449,8 @@ class Host:
 
     async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
+        if record.spec.executor == "local" and self.executor.name != "local":
+            executor = "trials run in processes of the driver's machine: executor is 'local'"
         if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
@@ -416,7 +466,7 @@ class Host:
             if epoch > 1:  # an earlier driver and its ranks may have been killed
                 await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
-            slots = self.executor.capacity(record.spec.scaling)
+            slots = self.executor_of(record.spec).capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
@@ -427,8 +477,8 @@ class Host:
             state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
-                if self._groups is not None:
-                    self._groups.forget(record.public_id)
+                for groups in self._all_groups():
+                    groups.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
@@ -496,7 +546,8 @@ class Host:
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
-            *(self.groups.kill(name, "its driver released it") for name in mine), return_exceptions=True
+            *(groups.kill(name, "its driver released it") for groups in self._all_groups() for name in mine),
+            return_exceptions=True,
         )
 
     # -- background ------------------------------------------------------------------------------------------------------

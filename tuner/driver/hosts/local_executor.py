@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
+from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.errors import TunerError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.local_pool import LocalPool
 from tuner.trials.groups.local_ranks import RankServer
@@ -39,7 +40,8 @@ class LocalExecutor:
 
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return groups of one process each."""
-        assert options.report_address is not None
+        if options.report_address is None:
+            raise TunerError("the driver cannot listen at an address of its machine, which trials without Ray need")
         self._pool = LocalPool(
             self.cpus,
             options.report_address,
@@ -83,9 +85,6 @@ class LocalExecutor:
             await asyncio.to_thread(checkpoints.delete, info.uri)
 
 
-def cpus_here() -> int:
-    """Return how many CPUs this process may use."""
-    try:
-        return max(1, len(os.sched_getaffinity(0)))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+def beside() -> LocalExecutor:
+    """Return an executor for a host that has another one, too. Its processes start when they are needed."""
+    return LocalExecutor(RankServer(), cpus_here())

@@ -1,7 +1,6 @@
 """The driver host of the local executor: a thread of the script, kept between its calls.
 
-What it needs is started side by side: `start_ahead` starts processes for trials while the script still checks its arguments
-and opens the database.
+Its processes may have been started before, see `tuner.driver.hosts.ahead`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tuner.driver.hosts import ahead
+from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.host import Host
-from tuner.driver.hosts.local_executor import LocalExecutor, cpus_here
+from tuner.driver.hosts.local_executor import LocalExecutor
 from tuner.driver.hosts.needs import of_database, of_workers
 from tuner.settings import Settings
 from tuner.trials.groups.local_ranks import RankServer
@@ -84,17 +85,13 @@ class _Kept:
 
 
 _kept: _Kept | None = None
-_ahead: tuple[RankServer, tuple[Any, ...]] | None = None
 _lock = threading.RLock()
 _pid = os.getpid()
 
 
-def start_ahead(settings: Settings, count: int) -> None:
-    """Start the server of the processes, and `count` of them, unless a host is kept that has them."""
-    global _ahead
-    with _lock:
-        if _ahead is None and not (_kept is not None and _kept.needs == _needs(settings)):
-            _ahead = RankServer(min(count, cpus_here())), of_workers()
+def has(needs: tuple[Any, ...]) -> bool:
+    """Return whether a host is kept whose processes have inherited this, see `needs.of_workers`."""
+    return _kept is not None and _kept.needs[2:] == needs
 
 
 @contextlib.contextmanager
@@ -114,33 +111,27 @@ def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
 
 def shutdown() -> None:
     """End what was kept for later calls: the driver host and idle processes."""
-    global _kept, _ahead
+    global _kept
+    ahead.drop()
     with _lock:
         kept, _kept = _kept, None
-        ahead, _ahead = _ahead, None
         if os.getpid() != _pid:
             return  # a fork: what is kept belongs to its parent
-        if ahead is not None:
-            ahead[0].kill()
         if kept is not None and not kept.users:
             kept.host.close()
 
 
 def _take(settings: Settings) -> _Kept:
-    global _kept, _ahead, _pid
+    global _kept, _pid
     with _lock:
         if os.getpid() != _pid:  # a fork has no thread of its parent
-            _kept, _ahead, _pid = None, None, os.getpid()
+            _kept, _pid = None, os.getpid()
         kept = _kept
         if kept is None or kept.needs != _needs(settings):
             if kept is not None and not kept.users:
                 _kept = None
                 kept.host.close()
-            ahead, _ahead = _ahead, None
-            if ahead is not None and ahead[1] != of_workers():
-                ahead[0].kill()
-                ahead = None
-            kept = _Kept(LocalHost(settings, ahead[0] if ahead is not None else RankServer()), _needs(settings))
+            kept = _Kept(LocalHost(settings, ahead.take()), _needs(settings))
             if _kept is None:  # otherwise another thread uses the kept one, and the new one is for this call only
                 _kept = kept
         kept.users += 1
@@ -171,11 +162,8 @@ def _needs(settings: Settings) -> tuple[Any, ...]:
 
 def _at_exit() -> None:
     """End the processes at once: threads of pools have ended by now, so the host cannot be closed in order."""
-    if os.getpid() == _pid:
-        if _ahead is not None:
-            _ahead[0].kill()
-        if _kept is not None:
-            _kept.host.kill()
+    if os.getpid() == _pid and _kept is not None:
+        _kept.host.kill()
 
 
 atexit.register(_at_exit)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.domain.experiment import Scaling
+from tuner.domain.experiment import Scaling, Spec
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup, ordinary
@@ -118,7 +118,7 @@ class LocalPool:
             LostAtStart: the process died while it was started.
             PlacementError: this machine can never hold it.
         """
-        if reason := unfit(launch.scaling, self.cpus):
+        if reason := too_large(launch.scaling, self.cpus):
             raise PlacementError(f"this machine can never run {demand(launch)}: {reason}")
         waiter = _Waiter(launch, group_key(launch), time.monotonic(), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
@@ -392,8 +392,13 @@ def _cpus(launch: Launch) -> float:
     return launch.scaling.bundle().get("CPU", 0.0)
 
 
-def unfit(scaling: Scaling, cpus: float) -> str | None:
-    """Return why the local executor can never run trials like this; None if it can."""
+def unfit(spec: Spec, cpus: float) -> str | None:
+    """Return why the local executor can never run the trials of an experiment; None if it can."""
+    return "there is a runtime_env, which needs Ray" if spec.runtime_env else too_large(spec.scaling, cpus)
+
+
+def too_large(scaling: Scaling, cpus: float) -> str | None:
+    """Return why the local executor can never run a trial like this; None if it can."""
     bundle: Mapping[str, float] = scaling.bundle()
     if scaling.num_workers > 1:
         return f"its trials are one process each, and num_workers is {scaling.num_workers}"

@@ -1,0 +1,111 @@
+"""Where `executor="auto"` runs trials, and why."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.store.examples import a_spec
+from tuner.domain.experiment import Scaling
+from tuner.errors import SpecError
+from tuner.sdk.executors import choose, may_be_local
+from tuner.usercode.trainable import by_value
+
+
+def plain(config: dict[str, Any]) -> None:
+    tuner.report({"loss": 1.0})
+
+
+CODE = by_value(lambda config: plain(config))
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+
+
+def spec(**changes: Any) -> Any:
+    return a_spec(**{"entrypoint": None, "code": CODE.hash, "executor": "auto", **changes})
+
+
+def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> None:
+    found = choose(spec(), CODE, None)
+    assert found.local
+    assert found.why == (
+        "trials run in processes of this machine, without Ray: each is one process that asks for CPUs only, and the script "
+        "does not use Ray"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"scaling": Scaling(num_workers=2)}, "its trials are one process each, and num_workers is 2"),
+        ({"scaling": Scaling(use_gpu=True)}, "it gives trials only CPUs, and GPU is asked for"),
+        ({"scaling": Scaling(resources_per_worker={"TPU": 1})}, "it gives trials only CPUs, and TPU is asked for"),
+        ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
+        ({"entrypoint": "module:train", "code": None}, "imported by name, so its modules may use Ray"),
+        ({"executor": "ray"}, "executor is 'ray'"),
+    ],
+)
+def test_what_asks_for_more_runs_on_ray(changes: dict[str, Any], why: str) -> None:
+    found = choose(spec(**changes), CODE, None)
+    assert not found.local
+    assert found.why.startswith("trials run on Ray: ")
+    assert why in found.why
+
+
+def test_a_script_that_uses_ray_stays_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "address is 1.2.3.4:6379" in choose(spec(), CODE, "1.2.3.4:6379").why
+
+    def uses_ray(config: dict[str, Any]) -> None:
+        import ray
+
+        ray.get(config["x"])
+
+    def uses_a_part(config: dict[str, Any]) -> None:
+        from ray.util.queue import Queue
+
+        Queue()
+
+    for function in (uses_ray, uses_a_part):
+        code = by_value(function)
+        assert choose(spec(code=code.hash), code, None).why == "trials run on Ray: the training function uses Ray"
+    for initialized, why in ((True, "this process is connected to Ray"), (False, "the script has imported Ray")):
+        fake: Any = SimpleNamespace(is_initialized=lambda initialized=initialized: initialized)
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        assert choose(spec(), CODE, None).why == f"trials run on Ray: {why}"
+        assert choose(spec(executor="local"), CODE, None).local, "it was asked for"
+
+
+def test_the_local_executor_says_why_it_cannot_run_what_it_is_given() -> None:
+    with pytest.raises(
+        SpecError, match="executor: the local executor cannot run this: its trials are one process each"
+    ):
+        choose(spec(executor="local", scaling=Scaling(num_workers=2)), CODE, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"executor": "local", "num_workers": 2}, True),  # refused later
+        ({"executor": "ray"}, False),
+        ({"num_workers": 2}, False),
+        ({"use_gpu": True}, False),
+        ({"address": "http://host:8000"}, False),
+        ({"executor": "local", "address": "http://host:8000"}, False),
+        ({"ray_address": "auto"}, False),
+        ({"trainable": "module:train"}, False),
+    ],
+)
+def test_processes_are_started_ahead_only_if_they_may_be_needed(changes: dict[str, Any], expected: bool) -> None:
+    given: dict[str, Any] = {
+        "trainable": plain, "num_workers": 1, "use_gpu": False, "runtime_env": None, "address": None, "ray_address": None,
+        "executor": "auto",
+    }  # fmt: skip
+    assert may_be_local({**given, **changes}) is expected
