@@ -534,6 +534,10 @@ class AsyncExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, await self._get("/importance"))
 
+    async def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
+        """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
+        return read(schemas.Timeline, await self._get("/timeline", {"first": first, "limit": limit}))
+
     async def forecast(self, hours: float = 1.0) -> schemas.Forecast:
         """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
         return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))
@@ -638,6 +642,20 @@ class AsyncTrialHandle:
     async def retry(self) -> schemas.TrialDetail:
         """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
         return read(schemas.TrialDetail, await self.act("retry"))
+
+    async def fork(
+        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+    ) -> schemas.TrialDetail | None:
+        """Start a new trial from a checkpoint of this one, and return it; None if it has to wait for its start.
+
+        Args:
+            params: flat params to change; the others are those of this trial.
+            checkpoint_id: one of its checkpoints. None: the newest.
+        """
+        found = read(
+            schemas.TrialDetail, await self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
+        )
+        return None if found.id == self.id else found
 
     async def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""

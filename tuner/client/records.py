@@ -166,6 +166,7 @@ def segment_record(shown: Any) -> SegmentRecord:
         placement={},
         warm=shown.warm,
         startup_s=shown.startup_s,
+        held_s=shown.held_s,
         created_at=_time(shown.created_at),
         started_at=_time_or_none(shown.started_at),
         ended_at=_time_or_none(shown.ended_at),

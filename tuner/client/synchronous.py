@@ -530,6 +530,10 @@ class ExperimentHandle:
         """Return how much each parameter mattered."""
         return read(schemas.Importances, self._get("/importance"))
 
+    def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
+        """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
+        return read(schemas.Timeline, self._get("/timeline", {"first": first, "limit": limit}))
+
     def forecast(self, hours: float = 1.0) -> schemas.Forecast:
         """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
         return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
@@ -634,6 +638,20 @@ class TrialHandle:
     def retry(self) -> schemas.TrialDetail:
         """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
         return read(schemas.TrialDetail, self.act("retry"))
+
+    def fork(
+        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+    ) -> schemas.TrialDetail | None:
+        """Start a new trial from a checkpoint of this one, and return it; None if it has to wait for its start.
+
+        Args:
+            params: flat params to change; the others are those of this trial.
+            checkpoint_id: one of its checkpoints. None: the newest.
+        """
+        found = read(
+            schemas.TrialDetail, self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
+        )
+        return None if found.id == self.id else found
 
     def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""

@@ -40,6 +40,7 @@ class Segment:
     clock: float = 0.0  # time of its start or newest report
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
+    held_s: float | None = None  # of startup_s, how long its group has had room
     warm: bool = False
 
     @property

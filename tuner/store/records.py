@@ -154,6 +154,10 @@ class SegmentRecord:
     started_at: Annotated[float | None, About("when all its ranks were training")]
     ended_at: Annotated[float | None, About("when its ranks were gone")]
     outcome: Annotated[str | None, About("how it ended; null while it runs")]
+    held_s: Annotated[
+        float | None,
+        About("of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

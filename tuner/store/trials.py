@@ -254,6 +254,11 @@ class Trials:
         with self._database.read() as connection:
             return [_trial(row) for row in connection.execute(query.order_by(trial.c.number)).mappings()]
 
+    def segments_of(self, experiment_id: int, numbers: Sequence[int]) -> list[TrialSegment]:
+        """Return the segments of the trials with these numbers, those of one trial in order."""
+        with self._database.read() as connection:
+            return segments_of(connection, experiment_id, numbers)
+
     def _only_shown(self, query: Select[Any]) -> Select[Any]:
         """Leave out the experiments of other projects."""
         return query if self._project is None else query.where(experiment.c.project == self._project)

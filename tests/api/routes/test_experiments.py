@@ -542,3 +542,23 @@ async def test_labels_say_what_the_indices_of_choices_stand_for(client: httpx.As
     bench = Bench(space={"layers": tuner.choice([[8, 8], [16]]), "x": tuner.choice([1, 2])})
     found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
     assert found["labels"] == {"layers": ["[8, 8]", "[16]"]}
+
+
+async def test_the_timeline_has_a_row_for_each_trial_and_each_place_of_a_rank(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    search = bred(sqlite_store)
+    found = (await client.get(f"{API}/{search.public_id}/timeline", params={"first": 2, "limit": 3})).json()
+    assert [row["trial_number"] for row in found["trials"]] == [2, 3, 4]
+    assert found["total"] == len(search.core.trials)
+    assert found["duration_s"] > 0
+    for row in found["trials"]:
+        assert {"starting", "running"} <= {span["phase"] for span in row["spans"]}
+        ends = [span["end"] for span in row["spans"]]
+        assert [span["start"] for span in row["spans"]][1:] == pytest.approx(ends[:-1], abs=60)
+        assert 0 <= row["spans"][0]["start"] <= ends[-1] <= found["duration_s"]
+    devices = {(row["host"], row["name"]) for row in found["devices"]}
+    assert devices == {(host, f"rank {n}") for host in ("10.0.0.4", "10.0.0.5") for n in (1, 2, 3)}
+    assert sum(found["totals"].values()) > 0
+    none = (await client.get(f"{API}/{search.public_id}/timeline", params={"first": 900})).json()
+    assert (none["trials"], none["devices"], none["totals"]) == ([], [], {})

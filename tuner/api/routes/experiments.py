@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -38,6 +39,7 @@ from tuner.domain.trial import Cause
 from tuner.errors import NotFound, SpecError
 from tuner.experiment import forecast as forecasts
 from tuner.experiment import replay as replays
+from tuner.experiment import timeline as timelines
 from tuner.experiment import trials, usecases
 from tuner.experiment.fork import fork_experiment
 from tuner.experiment.pareto import front
@@ -537,6 +539,23 @@ def segments(
     page = here.store.trials.segment_page(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
     items = [schemas.SegmentItem.of(item) for item in page.items]
     return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/timeline",
+    response_model=schemas.Timeline,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get when trials waited, started and ran, and what nodes and GPUs did meanwhile.",
+)
+def timeline(
+    here: Here,
+    experiment_id: ExperimentId,
+    first: Annotated[int, Query(ge=0, le=2**31 - 1, description="the number of the first trial")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="how many trials")] = 200,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    found = timelines.timeline(here.store, record, first=first, most=limit, now=time.time())
+    return answer(schemas.Timeline.of(found))
 
 
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]

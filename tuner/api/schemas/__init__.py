@@ -53,6 +53,7 @@ from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
 from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
+from tuner.api.schemas.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
 from tuner.api.schemas.trials import (
     Checkpoint,
     CheckpointItem,
@@ -139,6 +140,10 @@ __all__ = [
     "SegmentPage",
     "Series",
     "Share",
+    "Timeline",
+    "TimelineDevice",
+    "TimelineSpan",
+    "TimelineTrial",
     "Timestamp",
     "Trial",
     "TrialCurves",

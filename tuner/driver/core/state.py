@@ -51,6 +51,7 @@ class Wish:
     checkpoint: str = ""
     parent: int | None = None
     reason: str = ""
+    key: str = ""  # the request that asked for it; a tag of the trial, by which the request finds it
 
 
 @dataclass(slots=True)
@@ -282,6 +283,7 @@ class State:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        segment.held_s = event.held_s or None  # 0 in the logs of older versions
         self.usage.begin(trial.number, event.time - event.held_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]

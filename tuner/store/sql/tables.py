@@ -220,6 +220,7 @@ segment = Table(
     Column("started_at", Real),
     Column("ended_at", Real),
     Column("outcome", String(16)),
+    Column("held_s", Real),  # of startup_s, how long its group has had room
     UniqueConstraint("trial_id", "ordinal"),
 )
 

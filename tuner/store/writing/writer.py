@@ -46,7 +46,8 @@ INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, so
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (trial_id, ordinal) DO UPDATE SET ordinal = excluded.ordinal RETURNING id"""
 _SEGMENT_UPDATE = """
-UPDATE segment SET started_at = ?, ended_at = ?, outcome = ?, warm = ?, startup_s = ?, placement = ?, config = ? WHERE id = ?"""
+UPDATE segment SET started_at = ?, ended_at = ?, outcome = ?, warm = ?, startup_s = ?, held_s = ?, placement = ?, config = ?
+WHERE id = ?"""
 _KEY_INSERT = """
 INSERT INTO metric_key (experiment_id, name) VALUES (?, ?)
 ON CONFLICT (experiment_id, name) DO UPDATE SET name = excluded.name RETURNING id"""
@@ -285,7 +286,7 @@ class Writer:
         stage = (segment.started_at, segment.ended_at, segment.outcome)
         shown = self._shown.get(row, _NEW)
         if stage != shown:
-            how = (segment.warm, segment.startup_s, dumps(segment.placement), dumps(segment.params))
+            how = (segment.warm, segment.startup_s, segment.held_s, dumps(segment.placement), dumps(segment.params))
             cursor.execute(_SEGMENT_UPDATE, (*stage, *how, row))
             self._shown[row] = stage
         return shown[1] is not None

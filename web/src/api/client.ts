@@ -230,6 +230,22 @@ export const api = {
       }),
       signal,
     ),
+  timeline: (id: string, first: number, limit: number, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/timeline", {
+        params: { path: { experiment_id: id }, query: { first, limit } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
+  forecast: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/forecast", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   replay: (id: string, body: ReplayAsked) =>
     answered(
       http.POST("/api/v1/experiments/{experiment_id}/replay", {

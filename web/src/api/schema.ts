@@ -390,6 +390,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get when trials waited, started and ran, and what nodes and GPUs did meanwhile. */
+        get: operations["experiments_timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/events": {
         parameters: {
             query?: never;
@@ -450,7 +467,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters. */
+        /** Start a new trial from a checkpoint of this one, with changed hyperparameters. */
         post: operations["trials_fork"];
         delete?: never;
         options?: never;
@@ -1248,7 +1265,7 @@ export interface components {
         CheckpointPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["CheckpointItem"][];
             /**
@@ -1674,7 +1691,7 @@ export interface components {
         DecisionPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Decision"][];
             /**
@@ -1992,14 +2009,14 @@ export interface components {
             };
             /**
              * Search
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as asked for; see resolved
+             * @description as it was requested; `resolved` has what is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2078,7 +2095,7 @@ export interface components {
         ExperimentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Experiment"][];
             /**
@@ -2417,7 +2434,7 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LineageSegment"][];
             /**
@@ -2601,7 +2618,7 @@ export interface components {
         Logs: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["LogItem"][];
         };
@@ -3059,6 +3076,11 @@ export interface components {
              * @description how it ended; null while it runs
              */
             outcome: string | null;
+            /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
         };
         /**
          * SegmentItem
@@ -3130,6 +3152,11 @@ export interface components {
              */
             outcome: string | null;
             /**
+             * Held S
+             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             */
+            held_s: number | null;
+            /**
              * Trial Number
              * @description the number of its trial
              */
@@ -3139,7 +3166,7 @@ export interface components {
         SegmentPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["SegmentItem"][];
             /**
@@ -3221,6 +3248,120 @@ export interface components {
              * @description from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Timeline
+         * @description What some of the trials did over time, and the devices that they held.
+         */
+        Timeline: {
+            /**
+             * Started At
+             * Format: date-time
+             * @description where the timeline begins
+             */
+            started_at: string;
+            /**
+             * Duration S
+             * @description seconds that it spans, until now or until the experiment ended
+             */
+            duration_s: number;
+            /**
+             * Trials
+             * @description by number
+             */
+            trials: components["schemas"]["TimelineTrial"][];
+            /**
+             * Devices
+             * @description by node; only what these trials held
+             */
+            devices: components["schemas"]["TimelineDevice"][];
+            /**
+             * Totals
+             * @description seconds of these trials together, by phase
+             */
+            totals: {
+                [key: string]: number;
+            };
+            /**
+             * Total
+             * @description how many trials the experiment has
+             */
+            total: number;
+        };
+        /**
+         * TimelineDevice
+         * @description A GPU, or the place of one rank on a node without GPUs.
+         */
+        TimelineDevice: {
+            /**
+             * Host
+             * @description the node
+             */
+            host: string;
+            /**
+             * Name
+             * @description "GPU 0", or "rank 1" for the first place of a rank
+             */
+            name: string;
+            /**
+             * Busy
+             * @description share of the time in which these trials held it, from 0 to 1
+             */
+            busy: number;
+            /**
+             * Spans
+             * @description in time, with idle ones between
+             */
+            spans: components["schemas"]["TimelineSpan"][];
+        };
+        /** TimelineSpan */
+        TimelineSpan: {
+            /**
+             * Phase
+             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device
+             * @enum {string}
+             */
+            phase: "waiting" | "starting" | "restarting" | "running" | "paused" | "idle";
+            /**
+             * Start
+             * @description seconds since started_at
+             */
+            start: number;
+            /**
+             * End
+             * @description seconds since started_at; duration_s if it goes on
+             */
+            end: number;
+            /**
+             * Trial Number
+             * @description null if a device is idle
+             */
+            trial_number: number | null;
+            /**
+             * Segment
+             * @description the ordinal of the trial's segment; null if a device is idle
+             */
+            segment: number | null;
+        };
+        /** TimelineTrial */
+        TimelineTrial: {
+            /**
+             * Trial Number
+             * @description the trial's number
+             */
+            trial_number: number;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Spans
+             * @description in time
+             */
+            spans: components["schemas"]["TimelineSpan"][];
         };
         /**
          * Token
@@ -3561,7 +3702,7 @@ export interface components {
         TrialPage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["Trial"][];
             /**
@@ -3610,7 +3751,7 @@ export interface components {
         Usage: {
             /**
              * Items
-             * @description what was asked for, in the order of the route
+             * @description the items of this page, in the order that the route describes
              */
             items: components["schemas"]["UsageSeries"][];
         };
@@ -3709,7 +3850,7 @@ export interface components {
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; only in the answer that creates it, nobody can read it again
+             * @description the key of the signatures; it is shown only in the answer to the request that creates the webhook
              */
             secret: string | null;
         };
@@ -6683,6 +6824,77 @@ export interface operations {
             };
         };
     };
+    experiments_timeline: {
+        parameters: {
+            query?: {
+                /** @description the number of the first trial */
+                first?: number;
+                /** @description how many trials */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_events: {
         parameters: {
             query?: {
@@ -6896,6 +7108,15 @@ export interface operations {
         };
         responses: {
             /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description the trial that is forked: the new one has not been started yet */
             202: {
                 headers: {
                     [name: string]: unknown;

@@ -25,6 +25,8 @@ export type Lineage = Schemas["Lineage"];
 export type LineageSegment = Schemas["LineageSegment"];
 export type Importances = Schemas["Importances"];
 export type Webhook = Schemas["Webhook"];
+export type Timeline = Schemas["Timeline"];
+export type Forecast = Schemas["Forecast"];
 export type Replay = Schemas["Replay"];
 export type Problem = Schemas["Problem"];
 

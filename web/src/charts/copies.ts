@@ -36,6 +36,13 @@ export function trialsCall(experiment: string, where: readonly string[] = []): C
   return { name: "trials", python, reads: [{ path: `experiments/${experiment}/trials`, query }] };
 }
 
+/** `first`: the number of the first trial. */
+export function timelineCall(experiment: string, first: number): Call {
+  const python = `client.experiment(${JSON.stringify(experiment)}).timeline(${first === 0 ? "" : `first=${first}`})`;
+  const query = { first: first === 0 ? null : String(first) };
+  return { name: "timeline", python, reads: [{ path: `experiments/${experiment}/timeline`, query }] };
+}
+
 /** All curves of some trials, which may belong to several experiments. */
 export function trialCurvesCall(trials: readonly string[], x: "step" | "time"): Call {
   const query = { x: x === "step" ? null : x };

@@ -9,7 +9,7 @@ import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from
 import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
-import { duration, elapsed, metric, moment, readable } from "../format";
+import { duration, elapsed, metric, moment, number, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -49,6 +49,7 @@ const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
 const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
+const TimelineTab = lazy(() => import("../parts/TimelineTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
@@ -109,6 +110,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ["curves", history ? "History" : "Curves"],
     ["parameters", "Parameters"],
     ...(bred ? [["lineage", "Lineage"]] : []),
+    ["timeline", "Timeline"],
     ["decisions", "Decisions"],
     ["setup", "Set-up"],
   ] as const;
@@ -328,6 +330,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                 {table}
               </>
             )}
+            {tab === "timeline" && (
+              <TimelineTab experiment={experiment} address={address} selected={selected} onSelect={select} />
+            )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
             {tab === "setup" && (
               <Panel title="Set-up">
@@ -430,6 +435,10 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
             title={`${saved.done} of ${saved.full} iterations were trained; running every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
           />
         )}
+        {experiment.gpu_hours > 0 && (
+          <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
+        )}
+        <ForecastFigures experiment={experiment} />
         <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.progress}>
@@ -451,6 +460,58 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       />
     </header>
   );
+}
+
+const FORECAST_MS = 30_000;
+
+/** When the experiment is expected to end and with what, each with its interval; nothing if it is too early to tell. */
+function ForecastFigures({ experiment }: { experiment: Experiment }) {
+  const { data } = useQuery({
+    queryKey: [...keys.experiment(experiment.id), "forecast"],
+    queryFn: ({ signal }) => api.forecast(experiment.id, signal),
+    enabled: experiment.state === "running",
+    refetchInterval: FORECAST_MS,
+    retry: false,
+  });
+  if (experiment.state !== "running" || !data) return null;
+  const { end, best } = data;
+  return (
+    <>
+      {end && (
+        <Figure
+          label="Ends in about"
+          value={duration(end.seconds.expected)}
+          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}, in eight of ten cases. ${data.summary}`}
+        />
+      )}
+      {best && (
+        <Figure
+          label={`Best ${data.metric} then`}
+          value={`${number(best.low)} to ${number(best.high)}`}
+          title={`in eight of ten cases. ${data.summary}`}
+        />
+      )}
+    </>
+  );
+}
+
+/** GPU hours, with as many digits as matter: 0.042, 3.1, 250. */
+function hours(value: number): string {
+  return `${value < 1 ? Number(value.toPrecision(2)) : value < 100 ? value.toFixed(1) : Math.round(value)} h`;
+}
+
+function gpuWords({ gpu_hours, gpu_hours_saved }: Experiment): string {
+  return `${hours(gpu_hours)}${gpu_hours_saved > 0 ? `, ${hours(gpu_hours_saved)} saved` : ""}`;
+}
+
+function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Experiment): string {
+  const more = expected_gpu_hours !== null && expected_gpu_hours > gpu_hours;
+  return [
+    `${hours(gpu_hours)} used so far`,
+    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if its other trials use as many`] : []),
+    ...(gpu_hours_saved > 0 ? [`${hours(gpu_hours_saved)} saved by stopping trials early`] : []),
+    ...(limits.gpu_hours ? [`at most ${hours(limits.gpu_hours)}`] : []),
+  ].join("; ");
 }
 
 /** The first trial that failed: of very many, only the service knows which one that is. */

@@ -11,6 +11,7 @@ import { DecisionLog } from "./DecisionLog";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
+import { WhatIf } from "./WhatIf";
 
 export const KINDS = [
   "start",
@@ -78,63 +79,66 @@ export default function DecisionsTab({
     address.set({ kind: null, q: null, of: null });
   };
   return (
-    <Panel
-      flush
-      title="Decisions"
-      aside={
-        <div className={classes.filterRow}>
-          <div className={classes.chips} role="group" aria-label="Filter by kind">
-            {KINDS.map((kind) => (
-              <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>
-                {kind}
-              </button>
-            ))}
+    <>
+      <WhatIf experiment={experiment} onSelect={onSelect} />
+      <Panel
+        flush
+        title="Decisions"
+        aside={
+          <div className={classes.filterRow}>
+            <div className={classes.chips} role="group" aria-label="Filter by kind">
+              {KINDS.map((kind) => (
+                <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>
+                  {kind}
+                </button>
+              ))}
+            </div>
+            <TextInput
+              size="xs"
+              w={92}
+              inputMode="numeric"
+              placeholder="Trial"
+              aria-label="Filter by trial"
+              value={trial ?? ""}
+              onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
+            />
+            <TextInput
+              size="xs"
+              w={190}
+              placeholder="Search the reasons"
+              aria-label="Search the reasons"
+              data-search
+              value={typed}
+              onChange={(event) => {
+                setTyped(event.currentTarget.value);
+                find(event.currentTarget.value);
+              }}
+            />
           </div>
-          <TextInput
-            size="xs"
-            w={92}
-            inputMode="numeric"
-            placeholder="Trial"
-            aria-label="Filter by trial"
-            value={trial ?? ""}
-            onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
+        }
+      >
+        {query.isError && !query.data && (
+          <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />
+        )}
+        {query.isLoading && <Skeleton height={240} />}
+        {query.data && (decisions.length > 0 || !filtered) && (
+          <DecisionLog
+            decisions={decisions}
+            onSelect={onSelect}
+            tall
+            details
+            {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })}
           />
-          <TextInput
-            size="xs"
-            w={190}
-            placeholder="Search the reasons"
-            aria-label="Search the reasons"
-            data-search
-            value={typed}
-            onChange={(event) => {
-              setTyped(event.currentTarget.value);
-              find(event.currentTarget.value);
-            }}
-          />
-        </div>
-      }
-    >
-      {query.isError && !query.data && (
-        <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />
-      )}
-      {query.isLoading && <Skeleton height={240} />}
-      {query.data && (decisions.length > 0 || !filtered) && (
-        <DecisionLog
-          decisions={decisions}
-          onSelect={onSelect}
-          tall
-          details
-          {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })}
-        />
-      )}
-      {query.data && decisions.length === 0 && filtered && (
-        <p className={classes.none}>
-          No decision matches.{" "}
-          <Button size="compact-xs" variant="default" onClick={showAll}>
-            Show all
-          </Button>
-        </p>
-      )}
-    </Panel>
+        )}
+        {query.data && decisions.length === 0 && filtered && (
+          <p className={classes.none}>
+            No decision matches.{" "}
+            <Button size="compact-xs" variant="default" onClick={showAll}>
+              Show all
+            </Button>
+          </p>
+        )}
+      </Panel>
+    </>
   );
 }

@@ -85,6 +85,7 @@ export function story(trials: number, seed = 1): Changes[] {
     params: trial.params,
     warm: true,
     startup_s: null,
+    held_s: null,
     created_at: now(),
     started_at: null,
     ended_at: null,

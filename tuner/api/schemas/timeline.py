@@ -1,0 +1,81 @@
+"""What trials and devices did over time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model, Timestamp
+from tuner.domain.states import TrialState
+from tuner.experiment import timeline as timelines
+from tuner.experiment.timeline import Phase
+
+
+class TimelineSpan(Model):
+    phase: Annotated[
+        Phase,
+        Field(
+            description="waiting: for room on the cluster; starting: processes start and load the code; restarting: the same "
+            "after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device"
+        ),
+    ]
+    start: Annotated[float, Field(description="seconds since started_at")]
+    end: Annotated[float, Field(description="seconds since started_at; duration_s if it goes on")]
+    trial_number: Annotated[int | None, Field(description="null if a device is idle")]
+    segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if a device is idle")]
+
+
+class TimelineTrial(Model):
+    trial_number: Annotated[int, Field(description="the trial's number")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    state: TrialState
+    spans: Annotated[list[TimelineSpan], Field(description="in time")]
+
+
+class TimelineDevice(Model):
+    """A GPU, or the place of one rank on a node without GPUs."""
+
+    host: Annotated[str, Field(description="the node")]
+    name: Annotated[str, Field(description='"GPU 0", or "rank 1" for the first place of a rank')]
+    busy: Annotated[float, Field(description="share of the time in which these trials held it, from 0 to 1")]
+    spans: Annotated[list[TimelineSpan], Field(description="in time, with idle ones between")]
+
+
+class Timeline(Model):
+    """What some of the trials did over time, and the devices that they held."""
+
+    started_at: Annotated[Timestamp, Field(description="where the timeline begins")]
+    duration_s: Annotated[float, Field(description="seconds that it spans, until now or until the experiment ended")]
+    trials: Annotated[list[TimelineTrial], Field(description="by number")]
+    devices: Annotated[list[TimelineDevice], Field(description="by node; only what these trials held")]
+    totals: Annotated[dict[str, float], Field(description="seconds of these trials together, by phase")]
+    total: Annotated[int, Field(description="how many trials the experiment has")]
+
+    @classmethod
+    def of(cls, found: timelines.Timeline) -> Timeline:
+        def spans(of: timelines.TrialRow | timelines.DeviceRow) -> list[TimelineSpan]:
+            return [
+                TimelineSpan(
+                    phase=span.phase,
+                    start=round(span.start - found.start, 3),
+                    end=round(span.end - found.start, 3),
+                    trial_number=span.trial,
+                    segment=span.segment,
+                )
+                for span in of.spans
+            ]
+
+        return cls(
+            started_at=found.start,  # type: ignore[arg-type]
+            duration_s=round(found.end - found.start, 3),
+            trials=[
+                TimelineTrial(trial_number=row.number, trial_id=row.public_id, state=row.state, spans=spans(row))
+                for row in found.trials
+            ],
+            devices=[
+                TimelineDevice(host=row.host, name=row.name, busy=row.busy, spans=spans(row)) for row in found.devices
+            ],
+            totals={phase: round(seconds, 3) for phase, seconds in found.totals.items()},
+            total=found.of,
+        )

@@ -1,0 +1,196 @@
+"""When each trial waited, started and ran, and how the nodes and devices of an experiment were used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tuner.domain.keys import trial_id
+from tuner.domain.states import TrialState
+from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
+
+Phase = Literal["waiting", "starting", "restarting", "running", "paused", "idle"]
+"""What a trial or a device does in a span of time.
+
+waiting: a trial has no room on the cluster yet. starting: its processes start and load the code; restarting: the same after a
+failure or a pause. paused: it has a checkpoint, and gave its room back. idle: no trial of this experiment holds the device.
+"""
+
+_AGAIN = frozenset({"retry", "resume"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What a trial, or the trial on a device, did from `start` to `end`, in seconds since 1970."""
+
+    phase: Phase
+    start: float
+    end: float
+    trial: int | None
+    segment: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    number: int
+    public_id: str
+    state: TrialState
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """A GPU, or the place of one rank on a node without GPUs. busy: the share of the time in which a trial held it."""
+
+    host: str
+    name: str
+    busy: float
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """start, end: of what is shown. totals: seconds of all trials together, by phase. of: how many trials there are."""
+
+    start: float
+    end: float
+    trials: Sequence[TrialRow]
+    devices: Sequence[DeviceRow]
+    totals: Mapping[str, float]
+    of: int
+
+
+def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, now: float) -> Timeline:
+    """Return what at most `most` trials did, from trial number `first` on, and how devices were used by them."""
+    numbers = list(range(first, first + most))
+    found = store.trials.numbered(record.id, numbers)
+    ended = record.ended_at if record.state.ended else None
+    end = now if ended is None else ended
+    by_trial: dict[int, list[SegmentRecord]] = {trial.number: [] for trial in found}
+    segments = store.trials.segments_of(record.id, list(by_trial))
+    for item in segments:
+        by_trial[item.trial].append(item.segment)
+    rows = [
+        TrialRow(
+            number=trial.number,
+            public_id=trial_id(record.public_id, trial.number),
+            state=trial.state,
+            spans=trial_spans(trial.number, by_trial[trial.number], end, trial.state is TrialState.PAUSED),
+        )
+        for trial in found
+    ]
+    start = min((row.spans[0].start for row in rows if row.spans), default=record.started_at or record.created_at)
+    end = max([end, start, *(span.end for row in rows for span in row.spans)])
+    totals: dict[str, float] = {}
+    for row in rows:
+        for span in row.spans:
+            totals[span.phase] = totals.get(span.phase, 0.0) + span.end - span.start
+    devices = device_rows(segments, start, end)
+    return Timeline(start=start, end=end, trials=rows, devices=devices, totals=totals, of=sum(record.counts.values()))
+
+
+def trial_spans(number: int, segments: Sequence[SegmentRecord], now: float, paused: bool) -> list[Span]:
+    """Return what a trial did, in time. `segments` are its own, in their order; `paused`: it is paused now."""
+    spans: list[Span] = []
+    for at, segment in enumerate(segments):
+        spans += _spans(number, segment, now)
+        following = segments[at + 1] if at + 1 < len(segments) else None
+        if segment.ended_at is not None and (following.cause == "resume" if following is not None else paused):
+            until = now if following is None else following.created_at
+            spans += _span("paused", segment.ended_at, until, number, segment.ordinal)
+    return spans
+
+
+def _spans(number: int, segment: SegmentRecord, now: float) -> list[Span]:
+    end = now if segment.ended_at is None else segment.ended_at
+    if segment.started_at is None:
+        return _span("waiting", segment.created_at, end, number, segment.ordinal)
+    room = room_at(segment)
+    starting: Phase = "restarting" if segment.cause in _AGAIN else "starting"
+    return [
+        *_span("waiting", segment.created_at, room, number, segment.ordinal),
+        *_span(starting, room, segment.started_at, number, segment.ordinal),
+        *_span("running", segment.started_at, end, number, segment.ordinal),
+    ]
+
+
+def _span(phase: Phase, start: float, end: float, trial: int | None, segment: int | None) -> list[Span]:
+    """Return the span, or nothing if it has no length."""
+    return [Span(phase=phase, start=start, end=end, trial=trial, segment=segment)] if end > start else []
+
+
+def room_at(segment: SegmentRecord) -> float:
+    """Return when a segment that has started got its room.
+
+    An older version did not note it: then the whole start counts, with the time that it waited.
+    """
+    assert segment.started_at is not None
+    held = segment.startup_s if segment.held_s is None else segment.held_s
+    return max(segment.created_at, segment.started_at - (held or 0.0))
+
+
+def device_rows(segments: Iterable[TrialSegment], start: float, end: float) -> list[DeviceRow]:
+    """Return the GPUs, and the places of ranks on nodes without, with what they did from `start` to `end`, by node.
+
+    A rank without a GPU takes the first place of its node that is free.
+    """
+    lanes: dict[tuple[str, bool, int, str], list[Span]] = {}
+    places: dict[str, list[float]] = {}
+    started = [item for item in segments if item.segment.started_at is not None]
+    for item in sorted(started, key=lambda one: room_at(one.segment)):
+        held = [span for span in _spans(item.trial, item.segment, end) if span.phase != "waiting"]
+        if not held:
+            continue
+        seen = set()
+        for host, gpu in _devices(item.segment.placement):
+            if gpu is None:
+                place = _take(places.setdefault(host, []), held[0].start, held[-1].end)
+                key = (host, False, place, f"rank {place + 1}")
+            else:
+                key = (host, True, len(gpu), f"GPU {gpu}")
+            if key not in seen:  # ranks that share a GPU hold it once
+                lanes.setdefault(key, []).extend(held)
+                seen.add(key)
+    return [
+        DeviceRow(host=host, name=name, busy=_busy(spans, start, end), spans=_with_idle(spans, start, end))
+        for (host, _, _, name), spans in sorted(lanes.items(), key=lambda lane: lane[0])
+    ]
+
+
+def _devices(placement: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Return the node of each rank, with each of its GPUs, or None if it has none."""
+    found: list[tuple[str, str | None]] = []
+    for rank in placement.get("ranks") or ():
+        host = str(rank.get("host") or rank.get("node") or "this machine")
+        gpus = [str(gpu) for gpu in rank.get("gpus") or ()]
+        found += [(host, gpu) for gpu in gpus] or [(host, None)]
+    return found
+
+
+def _take(free_at: list[float], start: float, end: float) -> int:
+    """Return the first place that is free at `start`, and take it until `end`."""
+    for place, free in enumerate(free_at):
+        if free <= start:
+            free_at[place] = end
+            return place
+    free_at.append(end)
+    return len(free_at) - 1
+
+
+def _with_idle(spans: Sequence[Span], start: float, end: float) -> list[Span]:
+    """Return the spans of a device in time, with spans of idleness between them."""
+    found: list[Span] = []
+    reached = start
+    for span in sorted(spans, key=lambda one: one.start):
+        found += _span("idle", reached, span.start, None, None)
+        found.append(span)
+        reached = max(reached, span.end)
+    return [*found, *_span("idle", reached, end, None, None)]
+
+
+def _busy(spans: Sequence[Span], start: float, end: float) -> float:
+    if end <= start:
+        return 0.0
+    idle = sum(span.end - span.start for span in _with_idle(spans, start, end) if span.phase == "idle")
+    return min(1.0, max(0.0, 1.0 - idle / (end - start)))

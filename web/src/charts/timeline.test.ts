@@ -1,0 +1,73 @@
+import { describe, expect, it } from "vitest";
+import type { Timeline } from "../api/types";
+import { boxOf, byDevice, byTrial, shares, spanAt, timelineRows, xOf, type Frame } from "./timeline";
+
+const span = (phase: "waiting" | "running" | "idle", start: number, end: number, trial: number | null = 0) => ({
+  phase,
+  start,
+  end,
+  trial_number: trial,
+  segment: trial === null ? null : 1,
+});
+
+const TIMELINE: Timeline = {
+  started_at: "2026-01-01T00:00:00Z",
+  duration_s: 100,
+  trials: [
+    {
+      trial_number: 0,
+      trial_id: "trl_0",
+      state: "completed",
+      spans: [span("waiting", 0, 20), span("running", 20, 100)],
+    },
+    { trial_number: 1, trial_id: "trl_1", state: "running", spans: [span("running", 50, 50.001, 1)] },
+  ],
+  devices: [{ host: "a", name: "GPU 0", busy: 0.8, spans: [span("idle", 0, 20, null), span("running", 20, 100)] }],
+  totals: { waiting: 20, running: 80 },
+  total: 2,
+};
+const FRAME: Frame = { left: 100, right: 300, top: 10, lane: 20, bar: 12, seconds: 100 };
+
+describe("a timeline", () => {
+  it("has a lane for each trial, or for each device with how busy it was", () => {
+    expect(byTrial(TIMELINE).map(({ label, trial }) => [label, trial])).toEqual([
+      ["trial 0", 0],
+      ["trial 1", 1],
+    ]);
+    expect(byDevice(TIMELINE)[0]!.label).toBe("a GPU 0 · 80 %");
+  });
+
+  it("draws what waits thinner than what runs, and the shortest span a pixel wide", () => {
+    const [first, second] = byTrial(TIMELINE);
+    const [waiting, running] = first!.spans.map((one) => boxOf(FRAME, 0, one));
+    expect([waiting!.x, waiting!.width, running!.x, running!.width]).toEqual([100, 40, 140, 160]);
+    expect(waiting!.height).toBeLessThan(running!.height / 2);
+    expect(boxOf(FRAME, 1, second!.spans[0]!)).toEqual({ x: xOf(FRAME, 50), y: 34, width: 1, height: 12 });
+  });
+
+  it("tells the span at a point", () => {
+    const lanes = byTrial(TIMELINE);
+    expect(spanAt(FRAME, lanes, 120, 15)?.span.phase).toBe("waiting");
+    expect(spanAt(FRAME, lanes, 200, 15)?.span.phase).toBe("running");
+    expect(spanAt(FRAME, lanes, 201, 35)?.lane.trial).toBe(1);
+    expect(spanAt(FRAME, lanes, 250, 35)).toBeNull();
+    expect(spanAt(FRAME, lanes, 200, 95)).toBeNull();
+    expect(spanAt(FRAME, lanes, 20, 15)).toBeNull();
+  });
+
+  it("says what the time went to", () => {
+    expect(shares(TIMELINE.totals)).toEqual([
+      { phase: "running", seconds: 80, share: 0.8 },
+      { phase: "waiting", seconds: 20, share: 0.2 },
+    ]);
+    expect(shares({})).toEqual([]);
+  });
+
+  it("is a table of its spans", () => {
+    expect(timelineRows(byDevice(TIMELINE))).toEqual([
+      ["lane", "trial", "segment", "phase", "start_s", "end_s"],
+      ["a GPU 0 · 80 %", "", "", "idle", 0, 20],
+      ["a GPU 0 · 80 %", 0, 1, "running", 20, 100],
+    ]);
+  });
+});

@@ -1,0 +1,118 @@
+/** Where the spans of a timeline lie on a canvas, and which one is at a point. The spans are those that the service sends. */
+
+import type { Timeline } from "../api/types";
+
+export type Span = Timeline["trials"][number]["spans"][number];
+export type Phase = Span["phase"];
+
+export interface Lane {
+  /** What stands at its left end. */
+  label: string;
+  /** The trial that a click on the label opens; null for a device. */
+  trial: number | null;
+  spans: readonly Span[];
+}
+
+/** Every phase has a height of its own, so that it can be told without its colour: the less is done, the thinner. */
+export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
+  running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
+  starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
+  restarting: { words: "restarting", light: "#c2410c", dark: "#ff9d5c", share: 0.7 },
+  waiting: { words: "waiting for room", light: "#b08500", dark: "#f0b429", share: 0.34 },
+  paused: { words: "paused", light: "#8a93a3", dark: "#7c8698", share: 0.2 },
+  idle: { words: "idle", light: "#c92a2a", dark: "#ff8787", share: 0.2 },
+};
+
+export const ORDER = Object.keys(PHASES) as Phase[];
+
+export function byTrial(timeline: Timeline): Lane[] {
+  return timeline.trials.map((trial) => ({
+    label: `trial ${trial.trial_number}`,
+    trial: trial.trial_number,
+    spans: trial.spans,
+  }));
+}
+
+export function byDevice(timeline: Timeline): Lane[] {
+  return timeline.devices.map(({ host, name, busy, spans }) => ({
+    label: `${host} ${name} · ${Math.round(100 * busy)} %`,
+    trial: null,
+    spans,
+  }));
+}
+
+export interface Frame {
+  /** Where the lanes begin and end, horizontally, in pixels. */
+  left: number;
+  right: number;
+  top: number;
+  lane: number;
+  bar: number;
+  /** Seconds that the axis spans. */
+  seconds: number;
+}
+
+export interface Box {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+export function xOf(frame: Frame, seconds: number): number {
+  return frame.left + (seconds / Math.max(frame.seconds, 1e-9)) * (frame.right - frame.left);
+}
+
+/** The box of a span in the lane with this index; at least a pixel wide, so that nothing that happened is invisible. */
+export function boxOf(frame: Frame, index: number, span: Span): Box {
+  const [x0, x1] = [xOf(frame, span.start), xOf(frame, span.end)];
+  const height = Math.max(2, frame.bar * PHASES[span.phase].share);
+  const middle = frame.top + (index + 0.5) * frame.lane;
+  return { x: x0, y: middle - height / 2, width: Math.max(1, x1 - x0), height };
+}
+
+/** The lane and the span at a point; null where there is none. Of spans at the same place the shortest is meant. */
+export function spanAt(frame: Frame, lanes: readonly Lane[], x: number, y: number): { lane: Lane; span: Span } | null {
+  const lane = lanes[Math.floor((y - frame.top) / frame.lane)];
+  if (!lane || x < frame.left - 2 || x > frame.right + 2) return null;
+  const seconds = ((x - frame.left) / Math.max(1, frame.right - frame.left)) * frame.seconds;
+  const near = (2 / Math.max(1, frame.right - frame.left)) * frame.seconds;
+  let found: Span | null = null;
+  for (const span of lane.spans)
+    if (
+      span.start - near <= seconds &&
+      span.end + near >= seconds &&
+      (!found || span.end - span.start < found.end - found.start)
+    )
+      found = span;
+  return found && { lane, span: found };
+}
+
+export interface Waste {
+  phase: Phase;
+  seconds: number;
+  share: number;
+}
+
+/** What the time of all trials together went to, in the order of the legend. */
+export function shares(totals: Timeline["totals"]): Waste[] {
+  const all = ORDER.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);
+  return ORDER.flatMap((phase) => {
+    const seconds = totals[phase] ?? 0;
+    return seconds > 0 ? [{ phase, seconds, share: seconds / all }] : [];
+  });
+}
+
+export function timelineRows(lanes: readonly Lane[]): unknown[][] {
+  const rows = lanes.flatMap((lane) =>
+    lane.spans.map((span) => [
+      lane.label,
+      span.trial_number ?? "",
+      span.segment ?? "",
+      span.phase,
+      span.start,
+      span.end,
+    ]),
+  );
+  return [["lane", "trial", "segment", "phase", "start_s", "end_s"], ...rows];
+}
