@@ -1,4 +1,4 @@
-"""Where `executor="auto"` runs trials, and why."""
+"""Test where `executor="auto"` runs trials, and why."""
 
 from __future__ import annotations
 
