@@ -1,4 +1,4 @@
-"""Test the number of CPUs, and processes that are started before they are needed."""
+"""Test how many CPUs are counted, and processes that are started before they are needed."""
 
 from __future__ import annotations
 
