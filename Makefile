@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast test-long coverage fuzz lint format generate docs bench clean
+.PHONY: help setup web demo serve test test-fast test-long coverage fuzz chaos lint format generate docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ coverage: setup  ## the share of the lines and branches that the tests run
 
 fuzz: $(VENV)/.installed  ## an hour of searches in a make-believe cluster that does everything wrong (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)
+
+chaos: $(VENV)/.installed  ## kill drivers and services at every place, and compare with undisturbed runs (MINUTES=30)
+	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),30)
 
 lint: $(VENV)/.installed  ## ruff, mypy, import-linter, ESLint, Prettier
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 
 from tuner.api import create_app
+from tuner.api.routes import trials
 from tuner.api.server import Server
 from tuner.settings import Settings
 from tuner.store import Store
@@ -32,6 +33,12 @@ class Poked:
 
     def problem(self) -> str | None:
         return self.trouble
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_for_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer a fork at once: most tests have no driver that would start the trial."""
+    monkeypatch.setattr(trials, "FORK_WAIT_S", 0.0)
 
 
 @pytest.fixture

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
+import socket
+import struct
 import tempfile
+import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,11 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 import tuner
 from tests import invariants
 from tests.faults.driver import ENDED, LOST_LEASE, REFUSED, How, Orders, curve, drive
+from tests.faults.proxy import proxy
+from tests.faults.service import Served, free_port, serve
+from tuner.client.synchronous import Client
 from tuner.domain import events as e
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState
@@ -32,7 +41,7 @@ from tuner.store.records import ExperimentRecord
 LENGTH = 4
 DEADLINE_S = 120.0
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.faults.driver"])
+_processes.set_forkserver_preload(["tests.faults.driver", "tests.faults.service"])
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,8 @@ class Run:
         counts.runs += 1
 
     def orders(self, **changes: Any) -> Orders:
-        return Orders(self.url, self.experiment, str(self.folder), command=self.scenario.command, **changes)
+        given = {"url": self.url, "experiment": self.experiment, "folder": str(self.folder), **changes}
+        return Orders(command=self.scenario.command, **given)
 
     def begin(self, orders: Orders) -> Any:
         process = _processes.Process(target=drive, args=(orders,))
@@ -280,3 +290,97 @@ def until(what: str, happened: Callable[[], Any]) -> None:
     while not happened():
         assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}"
         time.sleep(0.01)
+
+
+def lose_answers(url: str, counts: Counts, name: str = "asha", every: int = 4) -> None:
+    """Drive a search over connections that are reset after a commit and before its answer."""
+    campaign = Campaign(name, url, counts)
+    with campaign.new() as run, proxy(url, range(4, 10_000, every)) as between:
+        process = run.begin(run.orders(url=between.url))
+        process.join(DEADLINE_S)
+        assert process.exitcode == ENDED
+        assert between.cuts > 3
+        counts.faults["lost answers of the database"] += between.cuts
+        campaign.compare(run, "answers to commits were lost")
+
+
+def kill_the_api(url: str, counts: Counts, moment: str, spec: dict[str, Any]) -> None:
+    """Kill the API while it creates an experiment. The client tries again, and one experiment exists."""
+    mark, port = uuid.uuid4().hex, free_port()
+    with tempfile.TemporaryDirectory() as home, Store.open(url) as store:
+        before = {record.public_id for record in store.experiments.page().items}
+        orders = Served(url, home, port, moment, mark)
+        servers = [_processes.Process(target=serve, args=(orders,))]
+        servers[0].start()
+        until("the service", lambda: _answers(port))
+
+        def start_again() -> None:
+            servers[0].join(DEADLINE_S)
+            servers.append(_processes.Process(target=serve, args=(orders,)))
+            servers[1].start()
+
+        again = threading.Thread(target=start_again)
+        again.start()
+        try:
+            with Client(f"http://127.0.0.1:{port}", patience_s=DEADLINE_S) as client:
+                client.request("GET", "/experiments")  # a client that has reached a service waits longer for it
+                made = client.create(spec)
+            again.join(DEADLINE_S)
+            assert servers[0].exitcode == -signal.SIGKILL
+            now = {record.public_id for record in store.experiments.page().items}
+            assert now - before == {made.id}, "one experiment exists, and the client knows it"
+            counts.faults["kills of the API"] += 1
+        finally:
+            for server in servers:
+                server.kill()
+                server.join(DEADLINE_S)
+            again.join(DEADLINE_S)
+        until("the helper processes of the killed service to end", lambda: not _marked(mark))
+
+
+def _marked(mark: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TUNER_FAULT_MARK") == mark:
+                found.append(process.pid)
+    return found
+
+
+def streams_that_vanish(url: str, experiment: str, counts: Counts, count: int) -> None:
+    """Open event streams of a service and reset them without a word. Nothing of them stays."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as home:
+        server = _processes.Process(target=serve, args=(Served(url, home, port, "never", uuid.uuid4().hex),))
+        server.start()
+        try:
+            until("the service", lambda: _answers(port))
+            process = psutil.Process(server.pid)
+            request = f"GET /api/v1/experiments/{experiment}/changes HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+            connections = []
+            for _ in range(count):
+                connection = socket.create_connection(("127.0.0.1", port))
+                connection.sendall(request.encode())
+                connections.append(connection)
+            for connection in connections:
+                assert connection.recv(200).startswith(b"HTTP/1.1 200")
+            assert _connections(process) >= count
+            for connection in connections:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+            counts.faults["streams that vanished"] += count
+            until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+            assert _answers(port)
+        finally:
+            server.kill()
+            server.join(DEADLINE_S)
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    return False
+
+
+def _connections(process: psutil.Process) -> int:
+    return len([one for one in process.net_connections("tcp") if one.status != psutil.CONN_LISTEN])

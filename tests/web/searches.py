@@ -15,12 +15,12 @@ from tuner.domain.decisions import Decision, Exploit, Resume, Retry, Start
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
-from tuner.domain.segments import SegmentRef
-from tuner.driver.core.actions import Fit, Interrupt, RunSegment
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import SegmentRef
 from tuner.driver.assemble import assemble
 from tuner.driver.commands import as_event
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Fit, Interrupt, RunSegment
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store, UsageSample
 

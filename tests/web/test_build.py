@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
+import re
 import shutil
 import sys
 import zipfile
@@ -102,6 +104,21 @@ def test_the_lock_file_names_no_registry() -> None:
     assert len(lock["packages"]) > 100
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
     assert all("integrity" in package for name, package in lock["packages"].items() if name)
+
+
+def test_the_first_page_is_small_and_an_experiments_page_is_asked_for_early(bundle: Path) -> None:
+    html = (bundle / "index.html").read_text()
+    first = {bundle / name for name in re.findall(r'(?:src|href)="\./(assets/[^"]+)"', html)}
+    early = json.loads(re.search(r'"files":(\[.*?\])', html)[1])  # type: ignore[index]
+    assert [name for name in early if name.startswith("assets/experiment-")], early
+    assert all((bundle / name).is_file() for name in early)
+    assert len(early) <= 10, "few files, since a browser asks a server for six at a time"
+    todo = [next((bundle / "assets").glob("ExperimentsPage-*.js"))]
+    for file in todo:
+        found = [file.with_name(name) for name in re.findall(r'from"\./([^"]+\.js)"', file.read_text())]
+        todo += [one for one in found if one not in todo]
+    size = sum(len(gzip.compress(file.read_bytes())) for file in first | set(todo))
+    assert size < 250_000
 
 
 def test_the_types_are_those_of_the_api(bundle: Path, tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(
     page.get_by_role("button", name=re.compile("^stopped")).click()
     stopped = [trial for trial in finished.core.trials if trial.state == "stopped"]
     for trial in sorted(stopped, key=lambda one: -(one.best_value or 0))[:5]:
-        expect(page.get_by_role("row", name=re.compile(rf"^Pick trial {trial.number} {trial.number} stopped"))).to_contain_text(trial.reason)
+        expect(
+            page.get_by_role("row", name=re.compile(rf"^Pick trial {trial.number} {trial.number} stopped"))
+        ).to_contain_text(trial.reason)
     shot(page, tmp_path, "experiment")
     page.get_by_role("tab", name="Parameters").click()
     shares = page.get_by_label("Importance of parameters for accuracy")
@@ -209,7 +211,9 @@ def test_a_page_that_missed_very_much_reads_everything_again(
     running.advance(120, at_once=60)
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
     last = running.core.trials[len(running.core.trials) - 1]
-    expect(page.get_by_role("row", name=re.compile(rf"^Pick trial {last.number} {last.number} {last.state}"))).to_be_visible()
+    expect(
+        page.get_by_role("row", name=re.compile(rf"^Pick trial {last.number} {last.number} {last.state}"))
+    ).to_be_visible()
 
 
 def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:

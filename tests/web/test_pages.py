@@ -184,9 +184,7 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])
-def test_on_a_phone_nothing_sticks_out(
-    visit: Open, service: Service, ended: Search, path: str, tmp_path: Path
-) -> None:
+def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Search, path: str, tmp_path: Path) -> None:
     trials = service.store.trials.page(ended.id).items
     page = visit(path.format(pair=f"{trials[0].public_id},{trials[1].public_id}"), width=420, height=844)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -203,9 +201,7 @@ def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: S
     expect(page.get_by_text("The service does not answer.")).to_have_count(0)
 
 
-def test_axe_finds_nothing_serious_on_any_page(
-    visit: Open, service: Service, ended: Search, tmp_path: Path
-) -> None:
+def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, ended: Search, tmp_path: Path) -> None:
     """Check each page in light and in dark colours."""
     population = bred(service.store, start=time.time() - 3600)
     several = two_objectives(service.store, start=time.time() - 3600)

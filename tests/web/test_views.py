@@ -234,7 +234,9 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     search = two_objectives(service.store, start=time.time() - 3600)
     values = {t.number: (float(t.last["accuracy"]), float(t.last["latency"])) for t in search.core.trials}
     front = {
-        n for n, (a, b) in values.items() if not any((c >= a and d <= b and (c, d) != (a, b)) for c, d in values.values())
+        n
+        for n, (a, b) in values.items()
+        if not any((c >= a and d <= b and (c, d) != (a, b)) for c, d in values.values())
     }
     page = visit(f"/experiments/{search.public_id}")
     expect(page.get_by_role("heading", name=f"Pareto front · {len(front)} of 40 trials")).to_be_visible()

@@ -639,6 +639,20 @@ class TrialHandle:
         """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
         return read(schemas.TrialDetail, self.act("retry"))
 
+    def fork(
+        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+    ) -> schemas.TrialDetail | None:
+        """Start a new trial from a checkpoint of this one, and return it; None if it has to wait for its start.
+
+        Args:
+            params: flat params to change; the others are those of this trial.
+            checkpoint_id: one of its checkpoints. None: the newest.
+        """
+        found = read(
+            schemas.TrialDetail, self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
+        )
+        return None if found.id == self.id else found
+
     def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""
         return read(schemas.TrialDetail, self.act("stop"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -36,10 +37,10 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
     return store.experiments.get(experiment)
 
 
-def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> TrialRecord:
+def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> str:
     """Ask for a new trial of the same experiment that starts from a checkpoint of this one, with changed params.
 
-    An experiment that has ended runs again.
+    An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial once it has been started.
 
     Args:
         store: the database.
@@ -68,8 +69,20 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
     params = _changed(record, found, changes)
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
     reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
-    _ask(store, record, [{"params": params, "checkpoint": name, "parent": found.number}], reason)
-    return store.trials.get(trial)
+    key = uuid.uuid4().hex
+    _ask(store, record, [{"params": params, "checkpoint": name, "parent": found.number, "key": key}], reason)
+    return key
+
+
+MOST_NEW = 100
+"""Among how many of the newest trials `asked_by` searches."""
+
+
+def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:
+    """Return the trial that a request has led to, with its segments, or None while it has not been started."""
+    newest = store.trials.newest(experiment_id, MOST_NEW)
+    found = next((trial for trial in newest if trial.tags.get("asked_by") == key), None)
+    return None if found is None else store.trials.get(found.public_id)
 
 
 def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:

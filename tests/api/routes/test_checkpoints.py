@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from tests.experiment.test_amend import commands
 from tests.store.examples import T0, a_report, a_spec, begin
+from tests.web.searches import Search, digits
+from tuner.api.routes import trials as routes
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective
@@ -112,7 +115,27 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
     asked = commands(sqlite_store, made)
     assert [name for name, _ in asked] == ["enqueue", "continue", "enqueue", "continue", "retry", "continue"]
     assert asked[0][1] == {"points": [{"params": {"lr": 0.01}}, {"params": {}}]}
-    assert asked[2][1] == {"points": [{"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0}]}
+    [point] = asked[2][1]["points"]
+    assert len(point.pop("key")) == 32
+    assert point == {"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0}
+
+
+async def test_a_fork_answers_with_the_new_trial_once_it_has_started(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "FORK_WAIT_S", 20.0)
+    search = Search(sqlite_store, digits("forked", 2, scheduler={"type": "fifo"}, max_t=9), start=T0)
+    search.advance(8)
+    parent = sqlite_store.trials.page(search.id).items[0]
+    asked = asyncio.create_task(client.post(f"{API}/trials/{parent.public_id}/fork", json={"params": {"lr": 0.05}}))
+    while not sqlite_store.commands.pending([search.id]):
+        await asyncio.sleep(0.01)
+    search.obey()
+    answer = await asked
+    assert (answer.status_code, answer.json()["number"], answer.json()["params"]["lr"]) == (201, 2, 0.05)
+    assert answer.headers["location"] == f"/api/v1/trials/{answer.json()['id']}"
+    [segment] = answer.json()["segments"]
+    assert segment["cause"] == "fork"
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     old = host.store.drivers.claim(made.id, "another", 60.0, time.time())
     host.store.drivers.release(made.id, old)
     swept = threading.Event()
-    monkeypatch.setattr(module.checkpoints, "sweep", lambda storage: swept.wait(10))
+    monkeypatch.setattr(module.checkpoints, "sweep", lambda *_: swept.wait(10))
     host._begin(made)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.schedulers.driving import Drive, Feed, setting, state_of
 from tuner.domain import events as e
@@ -26,9 +27,10 @@ from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRestarted
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, choose_next
 from tuner.schedulers.freeze_thaw.budget import FINISH_TRIES
+from tuner.schedulers.freeze_thaw.curve_model import Evidence
 from tuner.schedulers.freeze_thaw.levels import levels
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, within
-from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, SHORT_ROWS, FreezeThawScheduler, _Cache
+from tuner.schedulers.freeze_thaw.results import within
+from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _Cache
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
@@ -733,15 +735,15 @@ def test_json_builds_an_equal_scheduler() -> None:
 
 
 def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[bool, int]] = []
+    asked: list[bool] = []
 
     def noted(inputs: DecisionInputs, *more: Any) -> Any:
-        asked.append((inputs.few, inputs.rows))
+        asked.append(inputs.quick)
         return choose_next(inputs, *more)
 
     monkeypatch.setattr("tuner.schedulers.freeze_thaw.scheduler.choose_next", noted)
 
-    def search(seconds: float) -> tuple[int, list[tuple[bool, int]]]:
+    def search(seconds: float) -> tuple[int, list[bool]]:
         def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
             for step in range((checkpoint or 0) + 1, 10):
                 yield Step({"loss": (config["x"] - 0.3) ** 2 + 1 / step}, seconds, step)
@@ -752,10 +754,8 @@ def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.Mon
 
     short_fits, short = search(0.001)
     long_fits, long = search(10.0)
-    assert set(long) == {(False, MAX_ROWS)}
-    assert short.count((True, SHORT_ROWS)) > 0.8 * len(short), (
-        "how long a report takes is known after the first few decisions"
-    )
+    assert not any(long)
+    assert sum(short) > 0.8 * len(short), "how long a report takes is known after the first few decisions"
     assert long_fits >= 5
     assert short_fits <= 1, "all of the training takes less than a fit; the first one comes before that is known"
 
@@ -818,3 +818,27 @@ def test_results_outside_the_constraints_are_placed_below_most_others() -> None:
     assert within(results, {}) is results
     nothing = within([(0, 0, 1.0), (1, 0, 2.0)], {(0, 0): 1.0, (1, 0): 2.0})
     assert [score for _, _, score in nothing] == [-0.5, -1.0]
+
+
+def test_decisions_and_fits_use_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[int]] = {"decision": set(), "fit": set()}
+
+    def count(what: str) -> None:
+        threads[what] |= {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    def noted(*arguments: Any) -> Any:
+        count("decision")
+        return choose_next(*arguments)
+
+    loss = Evidence.loss
+
+    def counted(self: Evidence, theta: Any) -> Any:
+        count("fit")
+        return loss(self, theta)
+
+    monkeypatch.setattr("tuner.schedulers.freeze_thaw.scheduler.choose_next", noted)
+    monkeypatch.setattr(Evidence, "loss", counted)
+    with threadpool_limits(2, user_api="blas"):
+        small()
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {2}
+    assert threads == {"decision": {1}, "fit": {1}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,12 +22,12 @@ from tuner.api.answers import (
     plain_text,
     shown_trial,
 )
-from tuner.api.context import Here
+from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
 from tuner.errors import Conflict
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
-from tuner.store import LogQuery
+from tuner.store import LogQuery, TrialRecord
 
 router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1
@@ -44,17 +46,45 @@ def get(here: Here, trial_id: TrialId) -> Response:
 
 @router.post(
     "/trials/{trial_id}/fork",
-    status_code=202,
+    status_code=201,
     response_model=schemas.TrialDetail,
-    responses={**NOT_FOUND, **CONFLICT, **BAD},
-    summary="Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters.",
+    responses={
+        202: {
+            "model": schemas.TrialDetail,
+            "description": "the trial that is forked: the new one has not been started yet",
+        },
+        **NOT_FOUND,
+        **CONFLICT,
+        **BAD,
+    },
+    summary="Start a new trial from a checkpoint of this one, with changed hyperparameters.",
 )
-def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
     given = checked(schemas.Fork, {} if data is None else data)
     name = None if given.checkpoint_id is None else plain_text(given.checkpoint_id)
-    record = trials.fork_trial(here.store, plain_text(trial_id), given.params, name)
+    parent = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
+    key = await asyncio.to_thread(trials.fork_trial, here.store, parent.public_id, given.params, name)
     here.poke()
-    return shown_trial(here.store, record, 202)
+    made = await _asked_by(here, parent.experiment_id, key)
+    if made is None:
+        return await asyncio.to_thread(shown_trial, here.store, parent, 202)
+    answer = await asyncio.to_thread(shown_trial, here.store, made, 201)
+    answer.headers["Location"] = f"/api/v1/trials/{made.public_id}"
+    return answer
+
+
+FORK_WAIT_S = 2.0
+"""How long the answer to a fork waits for the driver to start the new trial."""
+
+
+async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord | None:
+    """Return the trial that a request has led to, or None if the driver does not start it soon."""
+    end = time.monotonic() + FORK_WAIT_S
+    while True:
+        made = await asyncio.to_thread(trials.asked_by, here.store, experiment_id, key)
+        if made is not None or time.monotonic() >= end or here.ending.is_set():
+            return made
+        await asyncio.sleep(0.05)
 
 
 @router.get(

@@ -302,6 +302,7 @@ class Decider:
             asked=True,
             checkpoint=wish.checkpoint,
             parent=wish.parent,
+            tags={"asked_by": wish.key} if wish.key else {},
             reason=wish.reason or "asked for by a user",
         )
         if gone:

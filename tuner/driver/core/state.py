@@ -51,6 +51,7 @@ class Wish:
     checkpoint: str = ""
     parent: int | None = None
     reason: str = ""
+    key: str = ""  # the request that asked for it; a tag of the trial, by which the request finds it
 
 
 @dataclass(slots=True)

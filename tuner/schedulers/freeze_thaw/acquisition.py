@@ -31,6 +31,7 @@ MAX_STARTED = 150  # number of started trials that a decision compares exactly
 RIVAL = 10  # in a thaw decision, a new configuration must promise this many times the improvement of any started trial
 HOPELESS = math.log(1e-3)  # if no started trial has a greater chance than this, the horizon becomes a full training
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
+QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # if `DecisionInputs.quick`
 AROUND_HINT = 4  # neighbours of each hint that are tried
 FEW = 30  # number of uniform points, if `DecisionInputs.few`
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
@@ -54,7 +55,7 @@ class DecisionInputs:
         thaw: the share of decisions that only started trials usually win.
         repeats: the probability of a repeat at each of `novelty.DISTANCES`, or None if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
-        rows: how many results the model is shown, at most.
+        quick: True to show the model few results and to look for new configurations with fewer tries.
         earlier: gives what earlier experiments expect of encoded configurations, if there are any.
         hints: realised points (h, p) that were good in earlier experiments.
     """
@@ -72,7 +73,7 @@ class DecisionInputs:
     thaw: float
     repeats: Floats | None = None
     few: bool = False
-    rows: int = MAX_ROWS
+    quick: bool = False
     earlier: Earlier | None = None
     hints: Floats | None = None
 
@@ -158,7 +159,7 @@ def choose_next(
     thaw = bool(generator.random() < q.thaw)
 
     slots = np.searchsorted(q.results.number, q.started)
-    kept = q.results.thinned(generator, int(slots[-1]) if q.held else None, q.rows)
+    kept = q.results.thinned(generator, int(slots[-1]) if q.held else None, QUICK_ROWS if q.quick else MAX_ROWS)
     warp = Warp.of(q.results.score[kept])
     incumbent = warp.forward(q.best)
     draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
@@ -282,7 +283,7 @@ def _best_new(
         points = cube.realise(generator.random((FEW, cube.dims)))
         values = value(points)
     else:
-        points, values = _climbed(q.results.points[q.results.top(5)], q.hints, cube, value, generator)
+        points, values = _climbed(q.results.points[q.results.top(5)], q.hints, cube, value, generator, q.quick)
     best = int(values.argmax())
     if not math.isfinite(values[best]):
         return None, -math.inf
@@ -304,22 +305,28 @@ def _best_new(
 
 
 def _climbed(
-    top: Floats, hints: Floats | None, cube: Cube, value: Callable[[Floats], Floats], generator: np.random.Generator
+    top: Floats,
+    hints: Floats | None,
+    cube: Cube,
+    value: Callable[[Floats], Floats],
+    generator: np.random.Generator,
+    quick: bool,
 ) -> tuple[Floats, Floats]:
     """Return the ends of hill climbs and their values.
 
     The climbs begin at the best of these points: the scattered ones, the neighbours of `top` (the points of the best trials), and
-    `hints` with their neighbours.
+    `hints` with their neighbours. If `quick`, there are fewer of them, and they climb two steps.
     """
-    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
-    near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
-    points = np.concatenate([cube.scatter(SCATTERED, generator), near])
+    around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
+    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))
+    near = cube.perturb(np.repeat(top, around, 0), scale, generator)
+    points = np.concatenate([cube.scatter(scattered, generator), near])
     if hints is not None:
         points = np.concatenate([points, hints, cube.perturb(np.repeat(hints, AROUND_HINT, 0), 0.1, generator)])
     values = value(points)
     k = np.argsort(-values, kind="stable")[:CLIMBERS]
     points, values = points[k], values[k]
-    for step in STEPS:
+    for step in steps:
         tries = cube.perturb(np.repeat(points, TRIES, 0), step, generator)
         all_points = np.concatenate([points[:, None], tries.reshape(len(points), TRIES, -1)], 1)
         all_values = np.concatenate([values[:, None], value(tries).reshape(len(points), TRIES)], 1)

@@ -25,14 +25,17 @@ set to the maximum of the posterior by L-BFGS-B with analytic gradients.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,6 +43,21 @@ Ints = NDArray[np.int64]
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
 LINEAR = 0.3  # b, the weight of the linear trend
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Return a context in which BLAS uses one thread.
+
+    The matrices of the model are small. On a busy machine, several threads take ten times the CPU of one, since they wait for
+    each other in busy loops.
+    """
+    found: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +235,11 @@ class Evidence:
     def fit(self, starts: Sequence[tuple[Floats, int]]) -> Floats:
         """Return the best theta that L-BFGS-B finds from any of the (start, iterations)."""
         bounds = self.prior.bounds(self.dims)
-        found = [
-            minimize(self.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
-            for start, iterations in starts
-        ]
+        with one_thread():
+            found = [
+                minimize(self.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+                for start, iterations in starts
+            ]
         best: Floats = min(found, key=lambda f: float(f.fun)).x
         return best
 

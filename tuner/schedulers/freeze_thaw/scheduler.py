@@ -30,13 +30,13 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.budget import Budget, derived, repeated_training
-from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows
+from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows, one_thread
 from tuner.schedulers.freeze_thaw.learned import Learned
 from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results, within
+from tuner.schedulers.freeze_thaw.results import Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -52,7 +52,6 @@ SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times sc
 PATIENCE = 5  # in the first full trainings the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
 SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
-SHORT_ROWS = 60  # results that the smaller model is shown
 FIT_S = 0.3  # no fit before there has been this much training, in seconds, since the last one
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
@@ -366,7 +365,6 @@ class FreezeThawScheduler(Scheduler):
         running = sorted(n for n in state.running if n != held)
         asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
         if self._cache.asked != asked:
-            short = self._seconds(state.spent / max(len(state.results), 1)) < SHORT_S
             inputs = DecisionInputs(
                 results=self._results(trials),
                 levels=np.array(self._levels),
@@ -380,13 +378,14 @@ class FreezeThawScheduler(Scheduler):
                 may_start=may_start,
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
-                few=not self._cube.discrete and (short or self._draw("few") < self._idle_share(trials)),
-                rows=SHORT_ROWS if short else MAX_ROWS,
+                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+                quick=self._seconds(state.spent / max(len(state.results), 1)) < SHORT_S,
                 earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
-            self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
+            with one_thread():
+                self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
             self._cache.asked = asked
         return self._cache.winner
 

@@ -467,7 +467,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters. */
+        /** Start a new trial from a checkpoint of this one, with changed hyperparameters. */
         post: operations["trials_fork"];
         delete?: never;
         options?: never;
@@ -7108,6 +7108,15 @@ export interface operations {
         };
         responses: {
             /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description the trial that is forked: the new one has not been started yet */
             202: {
                 headers: {
                     [name: string]: unknown;
