@@ -104,6 +104,7 @@ def ours(trials: int, rate: float, seconds: float, milestones: bool) -> dict[str
             resources_per_worker={"CPU": 1 / trials},
             scheduler=scheduler,
             search_alg="random",
+            executor="ray",
             verbose=0,
         )
         assert result.state == "completed", result.error

@@ -48,6 +48,7 @@ def run(reports: int, milestones: bool) -> dict[str, float]:
         num_samples=1,
         scheduler=scheduler,
         search_alg="random",
+        executor="ray",
         verbose=0,
     )
     assert result.best_trial is not None

@@ -52,6 +52,7 @@ def ours(ranks: int, trials: int) -> dict[str, float]:
             num_workers=ranks,
             scheduler="fifo",
             search_alg="random",
+            executor="ray",
             max_concurrent_trials=1,
             verbose=0,
         )

@@ -72,20 +72,20 @@ def main() -> None:
         tasks: list[Callable[[], None]] = []
         for url, name in itertools.product(urls, SCENARIOS):
             tasks += of_scenario(Campaign(name, url, counts))
-        random.Random(options.seed).shuffle(tasks)
-        first = [task for url in urls for task in of_database(url, counts)]
+        tasks += [task for url in urls for task in of_database(url, counts)]
         with Store.open(urls[0]) as store:
             [record, *_] = store.experiments.page().items
-        first.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
+        tasks.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
+        random.Random(options.seed).shuffle(tasks)
         done = 0
-        for task in first + tasks:
+        for task in tasks:
             if time.monotonic() > end:
                 break
             task()
             done += 1
             if done % 100 == 0:
-                print(f"{done:,} of {len(first + tasks):,}: {counts}", flush=True)
-    print(f"{done:,} of {len(first + tasks):,} in {options.minutes:g} minutes: {counts}", flush=True)
+                print(f"{done:,} of {len(tasks):,}: {counts}", flush=True)
+    print(f"{done:,} of {len(tasks):,} in {options.minutes:g} minutes: {counts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ can be tried: before and after each statement of a transaction, each commit, eac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import json
 import os
@@ -30,7 +31,7 @@ from tuner.driver.loop import ExperimentLoop
 from tuner.errors import CheckpointError, Conflict, LostLease
 from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
-from tuner.store import Store
+from tuner.store import Store, StoreUnavailable
 from tuner.store.records import ExperimentRecord
 from tuner.store.writing.writer import Cursor
 from tuner.trials.checkpoints import checkpoints
@@ -268,5 +269,6 @@ async def _drive(orders: Orders, place: Places) -> int:
             await loop.run(epoch, 1, pending)
         except LostLease:
             return LOST_LEASE
-        store.drivers.release(record.id, epoch)
+        with contextlib.suppress(StoreUnavailable):  # as the host does; the next one releases it
+            store.drivers.release(record.id, epoch)
         return ENDED

@@ -76,6 +76,9 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="draws other configurations")] = None,
     name: Annotated[str | None, typer.Option(help="name of the experiment")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="where trials run: auto, ray, or local for processes of this machine")
+    ] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     verbose: Annotated[int, typer.Option(help="0 prints nothing until the end, 2 also what the ranks print")] = 1,
 ) -> None:
@@ -105,6 +108,7 @@ def run(
         "working_dir": working_dir,
         "seed": seed,
         "name": name,
+        "executor": executor,
         "ray_address": ray_address,
         "address": settings.address,
         "verbose": verbose,

@@ -106,3 +106,5 @@ def test_searchers_are_asked_elsewhere_from_a_number_of_trials_on() -> None:
     assert [one.is_heavy(trials) for one in (light, heavy, chance)] == [True, True, False]
     learns = make({"type": "define_by_run", "search": {"type": "tpe"}}, of)
     assert learns.is_heavy(trials)
+    slow = make({"type": "define_by_run", "search": {"type": "gp"}}, of)
+    assert [one.HEAVY for one in (learns, slow)] == [False, True], "which has a helper of its own"

@@ -60,6 +60,7 @@ class DefineByRunSearch(Searcher):
                 f"{self.search.TYPE} cannot draw parameters one at a time; choose from {', '.join(KINDS)}",
                 "/search/search",
             )
+        self.HEAVY = self.search.HEAVY  # type: ignore[misc]
         self.warm_start = records_of(warm_start) if isinstance(warm_start, optuna.Study) else list(warm_start)
         self._read = [_record(record, f"/search/warm_start/{i}") for i, record in enumerate(self.warm_start)]
 
