@@ -33,7 +33,7 @@ describe("askEarly", () => {
     const added = links.mock.calls.map(([link]) => link as HTMLLinkElement);
     expect(added.map((link) => [link.rel, link.getAttribute("href")])).toEqual([
       ["modulepreload", "/team/tuner/assets/page.js"],
-      ["stylesheet", "/team/tuner/assets/page.css"],
+      ["preload", "/team/tuner/assets/page.css"],
     ]);
     await settled();
     expect(asked.slice(1)).toEqual([

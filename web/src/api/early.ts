@@ -28,7 +28,9 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
   const [, root, id] = found;
   for (const file of files) {
     const link = document.createElement("link");
-    link.rel = file.endsWith(".css") ? "stylesheet" : "modulepreload";
+    // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
+    link.rel = file.endsWith(".css") ? "preload" : "modulepreload";
+    if (file.endsWith(".css")) link.as = "style";
     link.crossOrigin = "";
     link.href = root + file;
     document.head.append(link);

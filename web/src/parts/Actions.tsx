@@ -50,7 +50,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           key={action}
           size="compact-sm"
           variant="default"
-          {...(WORDS[action].final ? { c: "red" } : {})}
+          {...(WORDS[action].final ? { className: classes.final } : {})}
           onClick={() => setAsked(action)}
         >
           {WORDS[action].verb}
