@@ -48,13 +48,17 @@ def cgroup() -> Iterator[Path]:
 
 
 def _fill(enough: Callable[[int], bool]) -> None:
-    """Take memory until it is enough, which is asked with the bytes that are taken so far."""
+    """Take memory until it is enough, which is asked with the bytes that are taken so far. Go on until this process is killed.
+
+    What other processes give back meanwhile is taken too: otherwise Ray's monitor, which looks now and then, might see enough.
+    """
     print("loading the data set", flush=True)
     kept: list[bytearray] = []
-    while not enough(len(kept) * 32 * MIB):
-        kept.append(bytearray(os.urandom(MIB)) * 32)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if not enough(len(kept) * 32 * MIB):
+            kept.append(bytearray(os.urandom(MIB)) * 32)
         time.sleep(0.02)
-    time.sleep(30)  # for Ray's monitor to look once more
     raise AssertionError("nobody has minded")
 
 
