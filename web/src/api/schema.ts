@@ -3251,7 +3251,7 @@ export interface components {
         };
         /**
          * Timeline
-         * @description What some of the trials did over time, and the devices that they held.
+         * @description A page of the timeline: some of the trials over time, and the devices that they held.
          */
         Timeline: {
             /**
@@ -4244,11 +4244,11 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, or in processes of this machine, one for each trial, without Ray
-             * @default ray
+             * @description where trials run: on Ray, or in processes of this machine without Ray, one for each trial; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @default auto
              * @enum {string}
              */
-            executor: "ray" | "local";
+            executor: "auto" | "ray" | "local";
             /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none

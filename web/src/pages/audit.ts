@@ -28,6 +28,8 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^webhooks$/, "created a webhook"],
   ["PATCH", /^webhooks\/([^/]+)$/, "changed the webhook"],
   ["DELETE", /^webhooks\/([^/]+)$/, "deleted the webhook"],
+  ["POST", /^webhooks\/([^/]+)\/test$/, "tested the webhook"],
+  ["PUT", /^bundles\/([^/]+)$/, "uploaded the code bundle"],
 ];
 
 export interface Said {
