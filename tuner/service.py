@@ -155,7 +155,7 @@ class Supervisor:
         return self._figures if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return what the ranks of a segment are doing (see `Host.look`). Raise DriverSilent if the host does not answer in time."""
+        """Return what the ranks of a segment are doing; see `Host.look`. Raise DriverSilent if the host is silent."""
         return self._ask("look", segment_id)
 
     def cluster(self) -> dict[str, Any]:
