@@ -52,7 +52,7 @@ KNOWN_S = 5.0
 """Seconds between two look-ups of a token in the database. A revoked token may be used for this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""How many failed attempts to sign in are allowed per address, and in how many seconds."""
+"""The number of failed attempts to sign in that are allowed per address, and the period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 

@@ -49,7 +49,7 @@ CLAIM_S = 60.0
 """Seconds for which a service claims a delivery that it sends. This is longer than an attempt takes."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
-"""How many deliveries are sent at the same time, in total and to one webhook."""
+"""The number of deliveries that are sent at the same time, in total and to one webhook."""
 
 SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
 """The headers of a delivery."""

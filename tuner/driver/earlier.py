@@ -64,14 +64,14 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         trials = mapped(space, earlier)
         if len(trials) < FEWEST:
             notes.append(
-                f"learned nothing from {earlier.name}: {len(trials)} of its trials fit this space, {FEWEST} are needed"
+                f"did not learn from {earlier.name}: {len(trials)} of its trials fit this space, {FEWEST} are needed"
             )
             continue
         longest = max(len(trial.scores) for trial in trials)
         model = surrogate(cube, trials, longest)
         if model.skill < LEAST_SKILL:
             why = f"its results do not depend on the configuration in a way that can be predicted (correlation {model.skill:.2f})"
-            notes.append(f"learned nothing from {earlier.name}: {why}")
+            notes.append(f"did not learn from {earlier.name}: {why}")
             continue
         order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)
         kept.append(trials)

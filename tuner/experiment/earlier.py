@@ -1,4 +1,4 @@
-"""When an experiment is created, find the earlier experiments that it learns from."""
+"""Find the earlier experiments that a new experiment learns from, when it is created."""
 
 from __future__ import annotations
 

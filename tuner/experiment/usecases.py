@@ -40,7 +40,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 
 MOST_TRIES = 50
-"""How often a change without If-Match is tried if other requests change the same experiment at the same time."""
+"""Attempts to make a change without If-Match, if other requests change the same experiment at the same time."""
 
 
 def create_experiment(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tuner.store import Store
 
 LATE_S = 30.0
-"""How long, in seconds, a segment's log is still read after its end, because the last lines may come late from another node."""
+"""Seconds after a segment's end in which its log is still read, since the last lines may come late from another node."""
 _Key = tuple[int, int, int]  # trial, segment, rank
 
 

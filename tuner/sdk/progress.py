@@ -26,7 +26,7 @@ ROWS = 16
 PLAIN_EVERY_S = 5.0
 FAILED = 50
 TOLD_FAILURES = 3
-"""How many different failures are shown in full while a search runs. Further ones are only counted."""
+"""The number of different failures that are shown in full while a search runs. Further ones are only counted."""
 
 _STYLE = {
     "running": "cyan",

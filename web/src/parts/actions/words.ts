@@ -47,7 +47,7 @@ export const WORDS: Record<Action, Words> = {
     verb: "Archive",
     question: "Archive this experiment?",
     keep: "Leave it in the list",
-    effect: "It disappears from the list of experiments. Everything about it is kept, and you can bring it back.",
+    effect: "It disappears from the list of experiments. No data are deleted, and you can bring it back.",
     final: false,
   },
   unarchive: {
