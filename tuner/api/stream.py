@@ -245,7 +245,7 @@ class _Poll(NamedTuple):
     tell: list[Callable[[], None]]
     """Functions that deliver the result. Call them in the event loop."""
     failed: bool
-    """Whether some channels could not be read this time."""
+    """True if some channels could not be read this time."""
 
 
 class Tail:
