@@ -1,8 +1,8 @@
 """The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
 
-Ray ends a process that has lost its cluster. So the service itself does not connect to Ray: it starts this process, which may
-be ended, and starts it again. The two exchange lines: the service sends its settings, the address of Ray, and questions; this
-process sends JSON objects. It ends when its standard input does.
+Ray ends processes that have lost their cluster. So the service itself does not connect to Ray: it starts this process,
+and starts it again if it ends. They exchange lines of text: the service sends its settings, the address of Ray, and
+questions; this process sends JSON objects. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""Seconds between two messages to the service that everything works."""
+"""Seconds between two messages to the service that say that everything works."""
 
 START_S = 60.0
-"""Seconds that the driver host may take for an answer."""
+"""Timeout in seconds of a call of the driver host."""
 
 LOOK_S = 10.0
-"""Seconds that the host may take to answer a question about ranks or the cluster."""
+"""Timeout in seconds of a question to the host about ranks or the cluster."""
 
 
 class Link:
-    """Keeps the driver host alive. `tell` is called with what the service should know."""
+    """Keeps the driver host alive. It calls `tell` with messages for the service."""
 
     def __init__(self, settings: Settings, adopt: bool, tell: Callable[..., None]) -> None:
         self._settings, self._adopt, self._tell = settings, adopt, tell
@@ -52,7 +52,7 @@ class Link:
             self.look_after()
 
     def look_after(self) -> None:
-        """Start the host, or find it, and watch it until it dies or does not answer."""
+        """Start or find the host, and watch it until it dies or does not answer."""
         import ray
 
         from tuner.driver.hosts.cluster import DEAD
@@ -74,7 +74,7 @@ class Link:
                 self._gone.append(self._owner)
             self._host = self._owner = None
             self._tell(trouble="the driver is being started again", log=f"the driver host is gone: {error}")
-            if not was_up:  # one that cannot even start is given some time
+            if not was_up:  # wait a moment if the host could not even start
                 time.sleep(CHECK_S)
         except NewerHost as error:
             self._host = None
@@ -86,15 +86,17 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
+        """Start or find the host. End a host of another version, so that this one can claim its experiments."""
         from tuner.driver.hosts.start import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
                 self._gone.append(owner)
             self._tell(
-                log=f"the driver host of {version} was ended, as this is {__version__}; "
-                "its experiments continue from their checkpoints"
+                log=(
+                    f"ended the driver host of {version}, because this is {__version__}; its experiments continue "
+                    "from their checkpoints"
+                )
             )
         return start_host(self._settings, shared=True)
 
@@ -127,7 +129,7 @@ class Link:
 
 
 def packed(settings: Settings, adopt: bool) -> str:
-    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line."""
+    """Return the first line for the process. It is not passed on the command line, because it may contain a password."""
     return base64.b64encode(pickle.dumps((settings, adopt))).decode()
 
 

@@ -19,16 +19,16 @@ from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
+"""Timeouts in seconds for the host of another version: to tell its owner name, and to end."""
 _VERSION = "-v"
-"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits there."""
 
 
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
     """Start the actor and return its handle.
 
-    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
-    service never uses a host that runs the code of another version.
+    A shared host outlives its creator. Its name contains a hash of its database and the version of this package, so
+    that a service never uses a host of another version.
     """
     name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {
@@ -49,11 +49,11 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
+    Return (version, owner) of each; the owner is None if the host did not tell. The next host claims their experiments.
 
     Raises:
-        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
-            no experiment would go on.
+        NewerHost: a running service of a newer version uses such a host. If two services ended each other's hosts, no
+            experiment would make progress.
     """
     base, ended = _base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -71,8 +71,8 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         number = version.removeprefix(_VERSION)
         if number and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
-                "none while that one runs: update it, or end the other one"
+                f"a service of version {number} drives the experiments of this database; this one is "
+                f"{__version__} and will drive none while the other runs: update this one, or end the other one"
             )
         owner = status.get("owner")
         ray.kill(host)
