@@ -443,7 +443,7 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
         mean = sum(unused.moved) / len(unused.moved)
         yield (
             "each proposed configuration was replaced by the nearest recorded one that was not used yet, at a "
-            "mean distance of {mean:.2g} in the unit cube, because only these were trained"
+            f"mean distance of {mean:.2g} in the unit cube, because only these were trained"
         )
         if len(core.trials) == len(record.trials):
             yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed others"
