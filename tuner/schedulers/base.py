@@ -43,7 +43,7 @@ class MetricConstraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What a scheduler knows about its experiment. It is passed to `Scheduler.setup` once, before any other call."""
+    """The experiment as its scheduler sees it. It is passed to `Scheduler.setup` once, before any other call."""
 
     objective: Objective
     time_attr: str

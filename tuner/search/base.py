@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearcherContext:
-    """What a searcher knows about its experiment. It is passed to `Searcher.setup` once."""
+    """The experiment as its searcher sees it. It is passed to `Searcher.setup` once."""
 
     space: Space
     objectives: tuple[Objective, ...]

@@ -63,7 +63,7 @@ class Proposer(Searcher):
         return self._unrepeated(suggestion, number, trials)
 
     def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
-        """If the suggestion repeats an earlier trial, draw again up to REDRAWS times. If it still does, add a note."""
+        """Draw again, up to REDRAWS times, if the suggestion repeats an earlier trial. If it still does, add a note."""
         self._seen.sync(trials)
         first = self._seen.first(suggestion.params)
         exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
