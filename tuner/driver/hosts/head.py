@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import subprocess
@@ -20,6 +21,8 @@ import psutil
 
 from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
+
+log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
 """A variable in the environment of every process of a head. Ray's workers change their names, so names do not identify them."""
@@ -74,7 +77,8 @@ def start_head(home: Path) -> Head:
     with _locked(home):
         if (head := find_head(home)) is not None:
             return head
-        _end(home, patience_s=0.0)
+        if _end(home, patience_s=0.0):
+            log.debug("Ray's head was dead, and what was left of it has ended")
         if not _has_token():
             _generate_token(home)
         done = _ray_command(
@@ -92,6 +96,7 @@ def start_head(home: Path) -> Head:
         _marker(home).write_text(found[1])
         if (head := find_head(home)) is None:
             raise ClusterUnreachable("Ray was started and ended at once; its logs are in /tmp/ray and in the home")
+        log.debug("Ray's head is up at %s", head.address)
         return head
 
 
