@@ -7,7 +7,7 @@ Prints one JSON line for each.
 `go_on_s` is the time from the kill to the first report that a new driver has committed, of a search of two trials of two ranks.
 `twice` counts the reports that had to be made again, those after the newest checkpoint; `lost` those that are missing at the end.
 `after` has the steps on the way, each with the seconds from the kill to its end: `noticed` by the service, `cleared` of the dead
-head's processes, start of a new GCS (`gcs`), `head` up, start of the process that becomes the new driver host (`host`), `up`: the host
+head's processes, start of a new GCS (`gcs`), `head` up, start of the process of the new driver host (`host`), `up`: the host
 answers the service, `driven`: it has folded the experiment's log, start of the first and the last `rank`, first and last `group`
 in which training can begin. `cpu_s` is the CPU time that the whole machine used from the kill to the first report; `cores`
 times `go_on_s` is what it had.
