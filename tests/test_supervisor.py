@@ -186,6 +186,7 @@ class FakeHead:
 
     def __init__(self, number: int) -> None:
         self.address, self.gone = f"head {number}", None
+        self.pids = ()
 
     def dead(self) -> str | None:
         return self.gone
@@ -196,7 +197,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
     """Return the heads that a supervisor has started, one after the other."""
     found: list[FakeHead] = []
 
-    def start_head(home: Path) -> FakeHead:
+    def start_head(home: Path, run: Any) -> FakeHead:
         if not found or found[-1].gone:
             found.append(FakeHead(len(found)))
         return found[-1]
@@ -273,7 +274,7 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
         stopped.append(home)
         return True
 
-    def start_head(home: Path) -> FakeHead:
+    def start_head(home: Path, run: Any) -> FakeHead:
         nonlocal marked, starts
         if stopped:
             starts += 1

@@ -14,18 +14,19 @@ import itertools
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from tuner import __version__, log_format, tracing
-from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
+from tuner.driver.hosts.head import COMMAND_S, Head, exits, start_head, stop_head, too_slow, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
 from tuner.settings import Settings
@@ -48,6 +49,9 @@ AGAIN_S = 2.0
 
 SILENT_S = 150.0
 """Seconds of silence after which a child is replaced. It sends a message every second, and no call takes longer."""
+
+SPARE_AFTER_S = 15.0
+"""Seconds after the driver is up until another child is started in reserve. Before that, the first trials need the processor."""
 
 FUTILE = 3
 """A head is replaced if this many children in a row could not connect to it."""
@@ -124,6 +128,8 @@ class Supervisor:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
+        self._spare: _Child | None = None  # has loaded Ray, and waits to take the place of the child
+        self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0
         self._headed = False  # a head of this home was alive
@@ -139,6 +145,8 @@ class Supervisor:
         if (child := self._child) is not None:
             child.end()
         self._thread.join(timeout=10)
+        if (spare := self._take_spare()) is not None:
+            spare.end()
 
     def poke(self) -> None:
         """Tell the host that there is something new. Return at once. A host that is not told finds out by itself."""
@@ -186,7 +194,8 @@ class Supervisor:
             self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
             self._ended.wait()
             return
-        child = self._child = _Child(self.settings, self.adopt, self._hear)
+        child = self._child = self._take_spare() or self._new_child()
+        self._up_since = float("inf")
         self._futile += 1  # until the child says that the driver is up
         try:
             if not self.settings.ray_address:
@@ -194,27 +203,42 @@ class Supervisor:
                     stop_head(self.settings.home)
                     self._headed = False  # the head has ended by itself, so it is started again
                     self._futile = 1
-                head = start_head(self.settings.home)  # while the child loads Ray
+                head = start_head(self.settings.home, child.ray)
                 self._headed = True
             child.connect(head.address if head is not None else str(self.settings.ray_address))
-            while not self._ended.is_set():
-                if head is not None and (gone := head.dead()):
-                    self._futile = 0
-                    self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
-                    return
-                if (gone := child.dead()) is not None:
-                    self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
-                    return
-                self._ended.wait(CHECK_S)
+            with exits([child.pid, *(head.pids if head is not None else ())]) as wait:
+                while not self._ended.is_set():
+                    if head is not None and (gone := head.dead()):
+                        self._futile = 0
+                        self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
+                        return
+                    if (gone := child.dead()) is not None:
+                        self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
+                        return
+                    if time.monotonic() >= self._up_since + SPARE_AFTER_S and self._spare is None:
+                        self._spare = self._new_child()
+                    wait(CHECK_S)
         finally:
             self._child = None
             child.end()
+
+    def _new_child(self) -> _Child:
+        return _Child(self.settings, self.adopt, self._hear)
+
+    def _take_spare(self) -> _Child | None:
+        """Return the child in reserve, if there is one and it lives."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.dead() is not None:
+            spare.end()
+            return None
+        return spare
 
     def _hear(self, said: dict[str, Any]) -> None:
         """Process a line from the child."""
         if "up" in said:
             if self._trouble is not None:
                 log.info("the driver is up: %s", said["up"])
+                self._up_since = time.monotonic()
             self._trouble, self._futile = None, 0
         elif "trouble" in said:
             self._trouble = said["trouble"]
@@ -248,7 +272,8 @@ class _Child:
         assert self._process.stdin is not None
         self._in = self._process.stdin.fileno()
         self._hear = hear
-        self._heard_at = time.monotonic()
+        self._heard_at = float("inf")  # it says nothing before it knows where Ray is
+        self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
@@ -259,7 +284,23 @@ class _Child:
         os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ray(self, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Let the process run a command of Ray; see `head.RunRay`."""
+        self._send(json.dumps({"arguments": list(arguments), "environment": dict(environment)}))
+        with contextlib.suppress(queue.Empty):
+            if (ran := self._ran.get(timeout=COMMAND_S + LOOK_S)) is None:
+                raise ClusterUnreachable(f"the process that was to run `ray {arguments[0]}` has ended")
+            if ran["code"] is not None:
+                return subprocess.CompletedProcess(arguments, ran["code"], ran["output"], "")
+        raise too_slow(arguments)
+
     def connect(self, address: str) -> None:
+        """Let the process watch the driver host of this Ray."""
+        self._heard_at = time.monotonic()
         self._send(address)
 
     def poke(self) -> None:
@@ -306,10 +347,13 @@ class _Child:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard_at = time.monotonic()
             said = json.loads(line)
             if self._over:
                 return
+            if "code" in said:
+                self._ran.put(said)
+                continue
+            self._heard_at = time.monotonic()
             if "answer" not in said:
                 self._hear(said)
             elif (answer := self._asked.get(said["answer"])) is not None and not answer.done():
@@ -317,6 +361,7 @@ class _Child:
                     answer.set_exception(DriverSilent(said["error"]))
                 else:
                     answer.set_result(said["found"])
+        self._ran.put(None)
 
 
 class Page:

@@ -1,8 +1,11 @@
 """The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
 
 Ray ends a process that has lost its cluster. So the service itself does not connect to Ray: it starts this process, which may
-be ended, and starts it again. The two exchange lines: the service sends its settings, the address of Ray, and questions; this
-process sends JSON objects. It ends when its standard input does.
+be ended, and starts it again. The two exchange lines: the service sends its settings, commands of Ray to run, the address
+of Ray, and questions; this process sends JSON objects. It ends when its standard input does.
+
+Loading Ray takes a second or two. So commands of Ray run in forks of this process, and the service keeps one such process
+in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from tuner import __version__
+from tuner.driver.hosts.head import COMMAND_S
 from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
@@ -126,13 +132,65 @@ class Link:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
 
+def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run Ray's command line in a fork of this process, in a new session. Return its exit code and what it has printed.
+
+    The code is None if it took too long and was killed.
+    """
+    with tempfile.TemporaryFile() as output:  # not a pipe: what the command starts may keep it open
+        pid = os.fork()
+        if not pid:
+            _become_ray(arguments, environment, output.fileno())
+        code: int | None = None
+        end = time.monotonic() + COMMAND_S
+        while code is None and time.monotonic() < end:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+            else:
+                time.sleep(0.02)
+        if code is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        output.seek(0)
+        return {"code": code, "output": output.read().decode(errors="replace")}
+
+
+def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output: int) -> NoReturn:
+    """Run the command in this process, which is a fork, and end it."""
+    code: Any = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ |= environment
+        from ray.scripts import scripts
+
+        from tuner.trials.compat.ray_compat import only_what_runs_trials
+
+        with only_what_runs_trials():
+            scripts.cli(list(arguments), prog_name="ray")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
 def packed(settings: Settings, adopt: bool) -> str:
     """Return the first line that the process reads. It may contain a password, so it is not passed on the command line."""
     return base64.b64encode(pickle.dumps((settings, adopt))).decode()
 
 
 def main() -> None:
-    """Read the settings, load Ray, read its address, and watch the driver host."""
+    """Read the settings, load Ray, run its commands, read its address, and watch the driver host."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between the lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends this process
@@ -143,9 +201,13 @@ def main() -> None:
             print(json.dumps(what), file=lines)
 
     settings, adopt = pickle.loads(base64.b64decode(sys.stdin.readline()))
-    from tuner.driver.hosts import start  # noqa: F401, as loading Ray takes a second or two, in which its head may start
+    from ray.scripts import scripts  # noqa: F401, as forks need it at once
 
-    address = sys.stdin.readline().strip()
+    from tuner.driver.hosts import start  # noqa: F401
+
+    while (address := sys.stdin.readline().strip()).startswith("{"):
+        command = json.loads(address)
+        tell(**run_ray(command["arguments"], command["environment"]))
     if not address:
         return
     link = Link(settings, adopt, tell)
