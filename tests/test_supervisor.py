@@ -15,7 +15,7 @@ import ray
 
 from tests.store.examples import a_spec
 from tuner import service
-from tuner.driver.hosts import kept, link
+from tuner.driver.hosts import kept, link, shared
 from tuner.driver.hosts import start as driver_host
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
@@ -68,7 +68,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return (refs, []) if refs[0] or found[0]["looks"] > 1 else ([], refs)
 
     monkeypatch.setattr(driver_host, "start_host", start_host)
-    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [])
+    monkeypatch.setattr(shared, "find_host", lambda settings: None)
+    monkeypatch.setattr(shared, "end_other_versions", lambda settings: [])
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(link, "CHECK_S", 0.0)
     return found
@@ -98,7 +99,7 @@ def test_by_the_service(
 def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [("0.0.9", "old owner"), ("0.0.8", None)])
+    monkeypatch.setattr(shared, "end_other_versions", lambda settings: [("0.0.9", "old owner"), ("0.0.8", None)])
 
     def get(ref: Any, timeout: float | None = None) -> Any:
         if isinstance(ref, int):
@@ -143,17 +144,17 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
 ) -> None:
     settings = Settings(home=tmp_path)
     other = Settings(home=tmp_path, database_url="postgresql://me@host/db")
-    base, now = driver_host._base_name(settings), driver_host._shared_name(settings)
+    base, now = shared.base_name(settings), shared.shared_name(settings)
     names = {
         base: "unversioned",  # as the first versions called them
         f"{base}-v0.0.9": "older",
         f"{base}-v0.0.8": None,
         now: "this version",
         f"{base}-0123456789ab": "a script's own",
-        f"{driver_host._base_name(other)}-v0.0.9": "another database's",
+        f"{shared.base_name(other)}-v0.0.9": "another database's",
     }
-    actors = Actors(monkeypatch, names, driver_host.NAMESPACE)
-    assert driver_host.end_other_versions(settings) == [
+    actors = Actors(monkeypatch, names, shared.NAMESPACE)
+    assert shared.end_other_versions(settings) == [
         ("an earlier version", "unversioned"),
         ("0.0.8", None),
         ("0.0.9", "older"),

@@ -21,20 +21,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from tuner import __version__, log_format, tracing
 from tuner.driver.hosts.head import COMMAND_S, Head, exits, start_head, stop_head, too_slow, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
+from tuner.early import Early, listen
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
 from tuner.settings import Settings
-from tuner.store import Store, shown_url
 
 if TYPE_CHECKING:
     import uvicorn
     from rich.console import Console
+
+    from tuner.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -57,24 +59,35 @@ FUTILE = 3
 """A head is replaced if this many children in a row could not connect to it."""
 
 
-def serve(settings: Settings, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. Raise SpecError if the port is taken, or if tokens are needed and no admin has one.
+def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
 
-    adopt: also continue experiments that scripts have left behind, not only those created over the API.
+    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments that scripts have
+    left behind, not only those created over the API.
     """
+    with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
+        _serve(settings, early, supervisor)
+    if not settings.ray_address:
+        print(
+            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
+            flush=True,
+        )
+
+
+def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
     from tuner.api import create_app
     from tuner.api.server import Server
+    from tuner.store import Store, shown_url
 
     settings = _secured(settings)
-    listening = _listen(settings.host, settings.port)
-    port = listening.getsockname()[1]
+    port = early.listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
     tracing.configure(settings.traces, "service", __version__)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         _check_tokens(settings, store)
-        with Supervisor(settings, adopt) as supervisor:
+        with supervisor:
             created = create_app(
                 settings,
                 store,
@@ -89,12 +102,8 @@ def serve(settings: Settings, adopt: bool = False) -> None:
             )
             print(_about_tokens(settings), flush=True)
             threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
-            Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
-    if not settings.ray_address:
-        print(
-            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
-            flush=True,
-        )
+            early.end()
+            Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])
 
 
 SLOW_MODULES = ("tuner.search.importance",)
@@ -111,11 +120,6 @@ def _load_ahead(supervisor: Supervisor) -> None:
         time.sleep(0.1)
     for name in SLOW_MODULES:
         importlib.import_module(name)
-
-
-def stop(settings: Settings) -> bool:
-    """End the Ray that `serve` started for this home, with the driver and all trials. Return whether there was one."""
-    return stop_head(settings.home)
 
 
 class Supervisor:
@@ -135,6 +139,18 @@ class Supervisor:
         self._headed = False  # a head of this home was alive
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    @classmethod
+    @contextlib.contextmanager
+    def loading(cls, settings: Settings, adopt: bool) -> Iterator[Supervisor]:
+        """Yield a supervisor that does nothing yet, but whose child loads Ray already."""
+        supervisor = cls(settings, adopt)
+        supervisor._spare = supervisor._new_child(reserve=False)
+        try:
+            yield supervisor
+        finally:
+            if (spare := supervisor._take_spare()) is not None:
+                spare.end()
 
     def __enter__(self) -> Supervisor:
         self._thread.start()
@@ -194,7 +210,7 @@ class Supervisor:
             self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
             self._ended.wait()
             return
-        child = self._child = self._take_spare() or self._new_child()
+        child = self._child = self._take_spare() or self._new_child(reserve=False)
         self._up_since = float("inf")
         self._futile += 1  # until the child says that the driver is up
         try:
@@ -216,14 +232,14 @@ class Supervisor:
                         self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
                         return
                     if time.monotonic() >= self._up_since + SPARE_AFTER_S and self._spare is None:
-                        self._spare = self._new_child()
+                        self._spare = self._new_child(reserve=True)
                     wait(CHECK_S)
         finally:
             self._child = None
             child.end()
 
-    def _new_child(self) -> _Child:
-        return _Child(self.settings, self.adopt, self._hear)
+    def _new_child(self, *, reserve: bool) -> _Child:
+        return _Child(self.settings, self.adopt, self._hear, reserve)
 
     def _take_spare(self) -> _Child | None:
         """Return the child in reserve, if there is one and it lives."""
@@ -258,7 +274,7 @@ class Supervisor:
 class _Child:
     """A process of `tuner.driver.hosts.link`, in a new session, so that Ctrl-C at a terminal does not reach it."""
 
-    def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
+    def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
             environment["RAY_AUTH_MODE"] = "token"  # the mode of the head that is started here
@@ -280,7 +296,7 @@ class _Child:
         self._sending = (
             threading.Lock()
         )  # nothing is written once `_over` is set: the pipe's number may be another file's
-        self._send(packed(settings, adopt))
+        self._send(packed(settings, adopt, reserve))
         os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
@@ -378,6 +394,7 @@ class Page:
     def start(self) -> None:
         from tuner.api import create_app
         from tuner.api.server import Server
+        from tuner.store import Store
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
         self._store = Store.open(self.settings.database_url, synchronous=self.settings.durability)
@@ -458,23 +475,8 @@ def _check_tokens(settings: Settings, store: Store) -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(128)
-    except OSError as error:
-        listening.close()
-        raise SpecError(
-            f"{port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
-        ) from error
-    return listening
-
-
 def _listen_somewhere(host: str, port: int) -> socket.socket:
     try:
-        return _listen(host, port)
+        return listen(host, port)
     except SpecError:
-        return _listen(host, 0)
+        return listen(host, 0)

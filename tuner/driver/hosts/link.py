@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib
 import json
 import os
 import pickle
@@ -37,6 +38,13 @@ START_S = 60.0
 
 LOOK_S = 10.0
 """Seconds that the host may take to answer a question about ranks or the cluster."""
+
+
+MODULES = ("tuner.driver.hosts.shared",)
+"""What the process loads before it asks where Ray is. It includes Ray."""
+
+RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
+"""What a process in reserve loads: also what starts a head and a driver host."""
 
 
 class Link:
@@ -70,6 +78,7 @@ class Link:
             self._owner = ray.get(began, timeout=START_S)
             self._host, was_up, self._waits = host, True, False
             self._tell(up=self._owner)
+            load_host()
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
                 news, figures = ray.get([host.news.remote(), host.figures.remote()], timeout=START_S)
@@ -92,8 +101,8 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
-        from tuner.driver.hosts.start import end_other_versions, start_host
+        """Find or start the host. End one that runs the code of another version, so that this one can claim its experiments."""
+        from tuner.driver.hosts.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -102,6 +111,10 @@ class Link:
                 log=f"the driver host of {version} was ended, as this is {__version__}; "
                 "its experiments continue from their checkpoints"
             )
+        if (host := find_host(self._settings)) is not None:
+            return host
+        from tuner.driver.hosts.start import start_host
+
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
@@ -132,6 +145,13 @@ class Link:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
 
+def load_host() -> threading.Thread:
+    """Load, in a thread, what is needed to start a host, so that nobody waits for it once the host is gone."""
+    loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
+    loading.start()
+    return loading
+
+
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """Run Ray's command line in a fork of this process, in a new session. Return its exit code and what it has printed.
 
@@ -141,6 +161,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
         pid = os.fork()
         if not pid:
             _become_ray(arguments, environment, output.fileno())
+        loading = load_host()
         code: int | None = None
         end = time.monotonic() + COMMAND_S
         while code is None and time.monotonic() < end:
@@ -152,6 +173,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
         if code is None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        loading.join()  # no thread imports anything while this process forks again
         output.seek(0)
         return {"code": code, "output": output.read().decode(errors="replace")}
 
@@ -184,9 +206,12 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
         os._exit(code)
 
 
-def packed(settings: Settings, adopt: bool) -> str:
-    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line."""
-    return base64.b64encode(pickle.dumps((settings, adopt))).decode()
+def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
+    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line.
+
+    reserve: the process is not needed yet, so it loads all that it may need.
+    """
+    return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 
 
 def main() -> None:
@@ -200,11 +225,9 @@ def main() -> None:
         with writing, contextlib.suppress(OSError):
             print(json.dumps(what), file=lines)
 
-    settings, adopt = pickle.loads(base64.b64decode(sys.stdin.readline()))
-    from ray.scripts import scripts  # noqa: F401, as forks need it at once
-
-    from tuner.driver.hosts import start  # noqa: F401
-
+    settings, adopt, reserve = pickle.loads(base64.b64decode(sys.stdin.readline()))
+    for module in RESERVE_MODULES if reserve else MODULES:
+        importlib.import_module(module)
     while (address := sys.stdin.readline().strip()).startswith("{"):
         command = json.loads(address)
         tell(**run_ray(command["arguments"], command["environment"]))
