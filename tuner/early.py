@@ -19,6 +19,9 @@ from tuner.errors import SpecError
 PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
+NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+"""What a client raises that sends no request, or half of one."""
+
 STARTING = "the service is starting"
 
 
@@ -69,7 +72,8 @@ class Early:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*others)
+        await asyncio.sleep(0)  # their connections are closed in the next turn of the loop
 
 
 @contextlib.contextmanager
@@ -84,7 +88,7 @@ def answering(host: str, port: int) -> Iterator[Early]:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+    with contextlib.suppress(*NOT_ASKED, asyncio.CancelledError):
         async with asyncio.timeout(PATIENCE_S):
             head = await reader.readuntil(b"\r\n\r\n")
             method, target, _ = head.split(b"\r\n", 1)[0].split(b" ")
