@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -242,6 +245,53 @@ def test_a_head_or_a_link_that_dies_is_started_again(
         until(lambda: looks(supervisor, "a") == "a at head 1")
         assert supervisor.problem() is None
     assert len(heads) == 2, "the head outlives its link"
+
+
+def test_a_link_in_reserve_takes_the_place_of_one_that_dies(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SPARE_AFTER_S", 0.0)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: supervisor._spare is not None)
+        reserve = supervisor._spare
+        with pytest.raises(DriverSilent):
+            supervisor.look("crash")
+        until(lambda: looks(supervisor, "a") == "a at head 0")
+        assert supervisor._child is reserve
+        until(lambda: supervisor._spare is not None)
+        killed = supervisor._spare
+        assert killed is not None
+        psutil.Process(killed.pid).kill()
+        until(lambda: killed.dead() is not None)
+        heads[0].gone = "raylet"
+        until(lambda: looks(supervisor, "a") == "a at head 1")
+        assert supervisor._child is not killed
+        until(lambda: supervisor._spare is not None)
+        left = supervisor._spare
+        assert left is not None
+    assert left.dead() is not None, "it ends with the service"
+
+
+def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LINK", "tests.fake_link")
+    child = service._Child(Settings(home=tmp_path), False, lambda said: None)
+    try:
+        done = child.ray(["start", "--head"], {"A": "b"})
+        assert (done.returncode, done.stdout) == (0, "ray start --head with A=b")
+        with pytest.raises(ClusterUnreachable, match="`ray hangs` did not end within"):
+            child.ray(["hangs"], {})
+        with pytest.raises(ClusterUnreachable, match="the process that was to run `ray crash` has ended"):
+            child.ray(["crash"], {})
+    finally:
+        child.end()
+
+
+def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
+    code = "import json, sys; from tuner.driver.hosts.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
+    for arguments, expected, said in ((["--version"], 0, "ray, version"), (["start", "--nonsense"], 2, "--nonsense")):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+        assert (found["code"], said in found["output"]) == (expected, True), found
 
 
 def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: list[FakeHead]) -> None:

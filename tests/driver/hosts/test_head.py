@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,3 +69,13 @@ def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_pa
         found = {one.pid for one in head._processes(tmp_path)}
         assert found == {part, worker}
         assert reader not in found
+
+
+def test_the_end_of_a_process_is_noticed_at_once() -> None:
+    waits = "import sys; sys.stdin.read()"
+    with process("-c", waits) as first, process("-c", waits) as second, head.exits([first, second]) as wait:
+        assert wait(0.0) == ([], [], [])
+        os.kill(second, signal.SIGKILL)
+        begun = time.monotonic()
+        wait(60.0)
+        assert time.monotonic() < begun + 30
