@@ -98,6 +98,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def _response(only_head: bool, path: bytes) -> bytes:
+    body: dict[str, object]
     kind, more = "application/json", ""
     if path == b"/healthz":
         status, body = "200 OK", {"status": "ok"}
