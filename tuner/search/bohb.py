@@ -83,7 +83,7 @@ class BOHBSearch(Proposer):
         )
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
-        key = ("bohb", number, *([attempt] if attempt else []))
+        key: tuple[str | int, ...] = ("bohb", number, *([attempt] if attempt else []))
         rng = keyed_random(self.context.seed, *key)
         if rng.random() >= self.random_fraction and len(self.context.space):
             observed = self._observations(trials)
