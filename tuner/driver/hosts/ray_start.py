@@ -48,7 +48,8 @@ def without_helpers() -> Iterator[None]:
     if missing():
         yield
         return
-    node, services = importlib.import_module(NODE).Node, importlib.import_module(SERVICES)
+    node: Any = importlib.import_module(NODE).Node
+    services: Any = importlib.import_module(SERVICES)
     with contextlib.ExitStack() as stack:
         for name in STARTERS:
             stack.callback(setattr, node, name, getattr(node, name))
