@@ -36,7 +36,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.cluster": SLOW,
         "tuner.driver.hosts.shared": SLOW,
         "tuner.driver.hosts.start": SLOW,
-        "tuner.trials.compat.ray_compat": SLOW,
+        "tuner.driver.hosts": SLOW,
     },
     "tuner.driver.hosts.host": {
         "tuner.driver.hosts.local_executor": SLOW,

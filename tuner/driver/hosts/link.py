@@ -188,12 +188,10 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ |= environment
-        from ray.scripts import scripts
+        from tuner.driver.hosts import ray_start
 
-        from tuner.trials.compat.ray_compat import only_what_runs_trials
-
-        with only_what_runs_trials():
-            scripts.cli(list(arguments), prog_name="ray")
+        sys.argv = ["ray", *arguments]
+        ray_start.main()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

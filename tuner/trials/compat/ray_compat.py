@@ -7,14 +7,13 @@ everything on to the trial's `Session`. It also replaces two methods: `fit` of a
 on the ranks that are there, and the constructor of the callback with which a trainer reports to Ray Tune. It imports nothing
 for this: each replacement is made once user code has imported the module of Ray.
 
-This is the only module that names private modules of Ray, and `missing` checks them against the installed Ray. The private
-attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`.
-A test checks both.
+Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. `missing` in each checks the names against the
+installed Ray. The private attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and
+`tuner.schedulers.stoppers.from_ray`. A test checks both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import json
@@ -23,7 +22,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -42,20 +41,14 @@ TRAIN_FUNCTIONS = "ray.train.v2._internal.execution.train_fn_utils"
 TRAINER = "ray.train.v2.api.data_parallel_trainer"
 TUNE_CALLBACK = "ray.tune.integration.ray_train"
 MACHINE = "ray._private.resource_and_label_spec"
-NODE = "ray._private.node"
-UTILITIES = "ray._private.utils"
 PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_SESSION: ("_session", "get_session"),
     TRAIN_FUNCTIONS: ("_train_fn_utils", "get_train_fn_utils", "set_train_fn_utils"),
     TRAINER: ("DataParallelTrainer",),
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
-    NODE: ("Node",),
-    UTILITIES: ("get_dashboard_dependency_error",),
 }
 """All private names of Ray's modules that are used. `missing` says which of them the installed Ray does not have."""
-SPARED = ("start_monitor", "start_log_monitor", "start_api_server")
-"""The methods of Ray's `Node` that start the autoscaler, the log monitor and the dashboard's server."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets, the number of steps first."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
@@ -82,27 +75,7 @@ def missing() -> list[str]:
             found.append(f"{module} cannot be imported: {error}")
             continue
         found += [f"{module}.{name} is gone" for name in names if not hasattr(loaded, name)]
-    found += [f"{NODE}.Node.{name} is gone" for name in SPARED if not hasattr(importlib.import_module(NODE).Node, name)]
     return found + _missing_of_tune()
-
-
-@contextlib.contextmanager
-def only_what_runs_trials() -> Iterator[None]:
-    """Start a head of Ray without the processes that no trial needs, if it is started inside.
-
-    These are the autoscaler, which has nothing to scale on one machine; the log monitor, which sends to drivers what
-    workers print; and the dashboard's server. Ray starts the last one even if it has no dashboard, and waits for it. If Ray's
-    dashboard is installed (`ray[default]`), the server is started: an agent on each node would ask for its address
-    for ever.
-    """
-    node = importlib.import_module(NODE).Node
-    spared = SPARED if importlib.import_module(UTILITIES).get_dashboard_dependency_error() else SPARED[:-1]
-    put_back = [_replaced(node, name, lambda self, **_: None) for name in spared if hasattr(node, name)]
-    try:
-        yield
-    finally:
-        for undo in put_back:
-            undo()
 
 
 def this_machine() -> dict[str, float] | None:
