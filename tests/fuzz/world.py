@@ -38,11 +38,12 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "median", "grace_period": 2, "min_samples_required": 2, "hard_stop": False},
     ],
     "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
+    "pb2": [{"type": "pb2", "perturbation_interval": 2}, {"type": "pb2", "perturbation_interval": 2, "synch": True}],
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
 SEARCHERS: list[dict[str, Any]] = [
-    {"type": name} for name in ("random", "random", "qmc", "tpe", "cmaes", "nsgaii", "gp")
+    {"type": name} for name in ("random", "random", "qmc", "bohb", "tpe", "cmaes", "nsgaii", "gp")
 ]
 X = distribution_to_json(FloatDistribution(0.0, 1.0))
 MAX_STEPS = 4_000

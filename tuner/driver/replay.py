@@ -31,8 +31,8 @@ from tuner.space import Space
 RECORDED = "recorded"
 """The key under which a trial's searcher state has the number of the recorded trial that it replays."""
 
-CONFIGURING = ("pbt",)
-"""Schedulers that change configurations during training, so that recorded curves do not apply."""
+CONFIGURING = ("pbt", "pb2")
+"""Schedulers that change configurations during training. No record says what would have happened then."""
 
 
 @dataclass(frozen=True, slots=True)

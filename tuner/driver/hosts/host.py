@@ -240,6 +240,7 @@ class Host:
                 # Exclude objects of loaded libraries from garbage collection. With that many objects, collections would be rare.
                 gc.freeze()
         self._poked = asyncio.Event()
+        self._poked.set()  # the first look is at once
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
         self._background.append(asyncio.create_task(self._make_room()))
