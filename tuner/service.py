@@ -62,14 +62,14 @@ FUTILE = 3
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
 
-    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments that scripts have
-    left behind, not only those created over the API.
+    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments whose script
+        has ended, not only those created over the API.
     """
     with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
         _serve(settings, early, supervisor)
     if not settings.ray_address:
         print(
-            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
+            "The driver and its trials continue. `tuner serve` shows them again; `tuner serve --stop` ends them.",
             flush=True,
         )
 
@@ -296,9 +296,9 @@ class _Child:
         self._over = False
         self._sending = (
             threading.Lock()
-        )  # nothing is written once `_over` is set: the pipe's number may be another file's
+        )  # write nothing once `_over` is set: the pipe's file descriptor may belong to another file then
         self._send(packed(settings, adopt, reserve))
-        os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
+        os.set_blocking(self._in, False)  # so that a child that hangs does not block requests
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     @property

@@ -32,7 +32,7 @@ RECORDED = "recorded"
 """The key under which a trial's searcher state has the number of the recorded trial that it replays."""
 
 CONFIGURING = ("pbt", "pb2")
-"""Schedulers that change configurations during training. No record says what would have happened then."""
+"""Schedulers that change configurations during training, so that recorded curves do not apply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path, run: RunRay | None = None) -> Head:
-    """Return the head of this home. If there is none, end what a dead one has left behind, and start one.
+    """Return the head of this home. If there is none, end the remaining processes of a dead one, and start a new one.
 
     run: runs commands of Ray; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
     """
@@ -214,7 +214,7 @@ def _has_token() -> bool:
 
 
 def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write a token for this user. Raise ClusterUnreachable if it cannot, since a head needs one."""
+    """Let Ray write a token for this user, which a head needs. Raise ClusterUnreachable if it cannot."""
     done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
@@ -229,7 +229,7 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run Ray's command line in a new session, so that a Ctrl-C here does not reach what it starts.
+    """Run a command of Ray in a new session, so that Ctrl-C here does not reach the processes that it starts.
 
     Raise ClusterUnreachable if it takes longer than `COMMAND_S`.
     """

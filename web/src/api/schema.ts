@@ -4275,7 +4275,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pbt") | {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4378,6 +4378,25 @@ export interface components {
             time_attr: string | null;
         } | {
             /** @constant */
+            type: "pb2";
+            /** @default 5 */
+            perturbation_interval: number;
+            /** @default null */
+            hyperparam_bounds: {
+                [key: string]: unknown;
+            } | null;
+            /** @default 0.25 */
+            quantile_fraction: number;
+            /** @default null */
+            custom_explore_fn: string | null;
+            /** @default false */
+            synch: boolean;
+            /** @default true */
+            require_attrs: boolean;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
             type: "pbt";
             /** @default 5 */
             perturbation_interval: number;
@@ -4402,9 +4421,24 @@ export interface components {
             time_attr: string | null;
         };
         /** Search */
-        Search: ("auto" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
+        Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
+        } | {
+            /** @constant */
+            type: "bohb";
+            /** @default null */
+            min_points_in_model: number | null;
+            /** @default 15 */
+            top_n_percent: number;
+            /** @default 64 */
+            n_ei_candidates: number;
+            /** @default 0.3333333333333333 */
+            random_fraction: number;
+            /** @default 3 */
+            bandwidth_factor: number;
+            /** @default 0.001 */
+            min_bandwidth: number;
         } | {
             /** @constant */
             type: "cmaes";
