@@ -44,7 +44,7 @@ export default function ClusterPage() {
         <Panel>
           <p className={classes.words}>
             {query.error?.message} The cluster is shown while a driver runs. It starts with the first experiment that
-            this service drives; <code>tuner doctor</code> says what may keep it from starting.
+            this service drives; <code>tuner doctor</code> finds what may keep it from starting.
           </p>
         </Panel>
       )}
@@ -70,8 +70,8 @@ export default function ClusterPage() {
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Workers", "Priority", "Since", "Why it waits"]}
-              empty="Nothing waits: every trial that could run has room."
+              heads={["", "Experiment", "Trial", "Workers", "Priority", "Since", "Waits for"]}
+              empty="No trial is waiting."
               rows={found.waiting.map((one) => [
                 one.position,
                 experiment(one.experiment_id),
@@ -81,7 +81,7 @@ export default function ClusterPage() {
                 <span key="since" title={moment(one.since)}>
                   {ago(one.since, now)}
                 </span>,
-                one.reserved ? `${one.reason} (what gets free on its nodes is kept for it)` : one.reason,
+                one.reserved ? `${one.reason} (free resources on its nodes are reserved for it)` : one.reason,
               ])}
             />
           </Panel>
@@ -89,7 +89,7 @@ export default function ClusterPage() {
             <Table
               label="Running"
               heads={["Experiment", "Trial", "Workers", "Nodes", "GPUs", "Since"]}
-              empty="No trial runs at the moment."
+              empty="No trial is running."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
                 <Trial key="trial" id={one.trial_id} />,
@@ -106,7 +106,7 @@ export default function ClusterPage() {
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Waiting"]}
-              empty="This service drives no experiment at the moment."
+              empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),
                 one.priority,

@@ -24,7 +24,7 @@ export default function Importance({ experiment, filtered = false }: { experimen
   return (
     <>
       <Shares found={query.data} caution={cautionOf(query.data, experiment)} />
-      {filtered && <p className={classes.noShares}>All trials count here, also those that the filters hide.</p>}
+      {filtered && <p className={classes.noShares}>All trials count here, including those that the filters hide.</p>}
     </>
   );
 }
@@ -36,10 +36,10 @@ export function cautionOf(
 ): string | null {
   const { completed, stopped } = experiment.counts;
   if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
-    return "PBT changed values during training, but only the newest ones are counted here: see the lineage of the best trial.";
+    return "PBT changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
   if (stopped > 4 * completed) {
-    return `${stopped} of ${completed + stopped} trials were stopped early. Their values are early ones, which say little about what matters in the end.`;
+    return `${stopped} of ${completed + stopped} trials were stopped early. Their early values say little about the importance for final values.`;
   }
   if (trials < PER_PARAMETER * items.length) {
     return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
@@ -58,7 +58,7 @@ export function Shares({
     return (
       <p className={classes.noShares}>
         {trials < needed
-          ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
+          ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
           : "The results do not show any difference between parameters."}
       </p>
     );
@@ -81,7 +81,7 @@ export function Shares({
       </dl>
       {caution && (
         <p className={classes.caution}>
-          <b>Take it as a hint.</b> {caution}
+          <b>This is only a hint.</b> {caution}
         </p>
       )}
       <p className={classes.noShares}>PED-ANOVA over {trials} trials that have ended with a result</p>
