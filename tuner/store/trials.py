@@ -92,6 +92,17 @@ class Trials:
         with self._database.cursor() as (cursor, _):
             return self._sorter.matching(cursor, experiment_id, conditions)
 
+    def numbers(self, public_ids: Sequence[str]) -> dict[str, int]:
+        """Return id -> number of those of these trials that exist."""
+        found: dict[str, int] = {}
+        with self._database.read() as connection:
+            for at in range(0, len(public_ids), 1000):  # a statement takes a limited number of parameters
+                query = select(trial.c.public_id, trial.c.number).where(
+                    trial.c.public_id.in_(public_ids[at : at + 1000])
+                )
+                found.update((str(row.public_id), int(row.number)) for row in connection.execute(query))
+        return found
+
     def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any]]]:
         """Return (number, flat params) of the trials with these numbers, by number."""
         query = select(trial.c.number, trial.c.params).where(trial.c.experiment_id == experiment_id)

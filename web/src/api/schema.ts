@@ -1367,6 +1367,11 @@ export interface components {
              */
             trial_id: string;
             /**
+             * Trial Number
+             * @description its number; null if the trial is not known here
+             */
+            trial_number: number | null;
+            /**
              * Segment Id
              * @description seg_...
              */
@@ -1512,6 +1517,11 @@ export interface components {
              * @description trl_...
              */
             trial_id: string;
+            /**
+             * Trial Number
+             * @description its number; null if the trial is not known here
+             */
+            trial_number: number | null;
             /**
              * Segment Id
              * @description seg_...
@@ -4499,9 +4509,24 @@ export interface components {
             time_attr: string | null;
         };
         /** Search */
-        Search: ("auto" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
+        Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
+        } | {
+            /** @constant */
+            type: "bohb";
+            /** @default null */
+            min_points_in_model: number | null;
+            /** @default 15 */
+            top_n_percent: number;
+            /** @default 64 */
+            n_ei_candidates: number;
+            /** @default 0.3333333333333333 */
+            random_fraction: number;
+            /** @default 3 */
+            bandwidth_factor: number;
+            /** @default 0.001 */
+            min_bandwidth: number;
         } | {
             /** @constant */
             type: "cmaes";

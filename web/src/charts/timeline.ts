@@ -89,6 +89,11 @@ export function spanAt(frame: Frame, lanes: readonly Lane[], x: number, y: numbe
   return found && { lane, span: found };
 }
 
+/** "41 %", and "< 1 %" for what is there but rounds to nothing. */
+export function shareWords(share: number): string {
+  return share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
+}
+
 export interface Waste {
   phase: Phase;
   seconds: number;
