@@ -38,6 +38,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "median", "grace_period": 2, "min_samples_required": 2, "hard_stop": False},
     ],
     "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
+    "pb2": [{"type": "pb2", "perturbation_interval": 2}, {"type": "pb2", "perturbation_interval": 2, "synch": True}],
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }

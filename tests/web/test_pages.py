@@ -53,6 +53,22 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
     expect(page.get_by_role("columnheader", name=re.compile("^running 0, trial"))).to_be_visible()
 
 
+def test_experiments_are_filtered_by_label_and_project(visit: Open, service: Service) -> None:
+    Search(service.store, digits("one", 4, tags={"team": "vision"}), start=time.time() - 60).advance(10)
+    Search(service.store, digits("two", 4, tags={"team": "speech"}), start=time.time() - 60).advance(10)
+    service.store.experiments.create(digits("three", 4), project="robots")
+    page = visit("/")
+    expect(page.get_by_role("row").filter(has_text="one")).to_contain_text("CPU")
+    page.get_by_role("button", name="Only label team=vision").click()
+    expect(page.get_by_role("link", name="two")).to_have_count(0)
+    expect(page.get_by_role("link", name="one")).to_be_visible()
+    expect(page).to_have_url(re.compile("tag=team%3Dvision"))
+    page.get_by_role("button", name="Remove the filter label team=vision").click()
+    page.get_by_role("button", name="Only project robots").click()
+    expect(page.get_by_role("link", name="one")).to_have_count(0)
+    expect(page.get_by_role("link", name="three")).to_be_visible()
+
+
 def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Open, service: Service) -> None:
     page = visit("/new")
     expect(page.get_by_text("freeze_thaw", exact=False).first).to_be_visible()

@@ -121,6 +121,9 @@ export interface ExperimentQuery {
   archived?: "no" | "yes" | "all";
   state?: Experiment["state"];
   name?: string;
+  project?: string;
+  /** "key=value", or only the key. */
+  tag?: string[];
   page_size?: number;
   page_token?: string;
 }
