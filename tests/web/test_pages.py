@@ -56,7 +56,7 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
 def test_experiments_are_filtered_by_label_and_project(visit: Open, service: Service) -> None:
     Search(service.store, digits("one", 4, tags={"team": "vision"}), start=time.time() - 60).advance(10)
     Search(service.store, digits("two", 4, tags={"team": "speech"}), start=time.time() - 60).advance(10)
-    service.store.experiments.create(digits("three", 4), project="robots")
+    service.store.experiments.create(digits("three", 4, project="robots"), source="api")
     page = visit("/")
     expect(page.get_by_role("row").filter(has_text="one")).to_contain_text("CPU")
     page.get_by_role("button", name="Only label team=vision").click()

@@ -25,6 +25,7 @@ export type Lineage = Schemas["Lineage"];
 export type LineageSegment = Schemas["LineageSegment"];
 export type Importances = Schemas["Importances"];
 export type Neighbours = Schemas["Neighbours"];
+export type Scaling = Schemas["Scaling"];
 export type Cluster = Schemas["Cluster"];
 export type Webhook = Schemas["Webhook"];
 export type Timeline = Schemas["Timeline"];

@@ -5,7 +5,7 @@ import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Cluster } from "../api/types";
-import ClusterPage, { askedWords, summary } from "./ClusterPage";
+import ClusterPage, { summary } from "./ClusterPage";
 
 afterEach(() => {
   cleanup();
@@ -78,7 +78,5 @@ describe("the page of the cluster", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
       "4 of 16 CPUs are in use on 1 node. 0 trials run, none waits.",
     );
-    expect(askedWords(4, { CPU: 0.5 })).toBe("4 × 0.5 CPU");
-    expect(askedWords(1, { CPU: 0 })).toBe("1 × no CPU");
   });
 });

@@ -9,6 +9,7 @@ import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
+import { askedWords } from "./room";
 import classes from "./SettingsPage.module.css";
 
 const REFRESH_MS = 3000;
@@ -153,15 +154,6 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
   const runs = `${groups.length} ${groups.length === 1 ? "trial runs" : "trials run"}`;
   const waits = waiting.length === 0 ? "none waits" : `${waiting.length} ${waiting.length === 1 ? "waits" : "wait"}`;
   return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}. ${runs}, ${waits}.`;
-}
-
-/** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
-export function askedWords(workers: number, resources: Readonly<Record<string, number>>): string {
-  const each = Object.entries(resources)
-    .filter(([, amount]) => amount > 0)
-    .sort(([a], [b]) => Number(b === "GPU") - Number(a === "GPU"))
-    .map(([name, amount]) => `${number(amount)} ${name}`);
-  return `${workers} × ${each.join(", ") || "no CPU"}`;
 }
 
 function Trial({ of }: { of: Pick<Group | Wait, "trial_id" | "trial_number"> }) {

@@ -18,6 +18,7 @@ import { StateBadge } from "../parts/StateBadge";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import classes from "./pages.module.css";
+import { bundleOf } from "./room";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
@@ -219,10 +220,9 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
 /** What the running trials of an experiment hold: "4 GPUs", or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";
-  const each: Readonly<Record<string, number>> = scaling.resources_per_worker;
-  const ranks = counts.running * scaling.num_workers;
-  const gpus = ranks * (each["GPU"] ?? (scaling.use_gpu ? 1 : 0));
-  const [amount, unit] = gpus > 0 ? [gpus, "GPU"] : [ranks * (each["CPU"] ?? 1), "CPU"];
+  const each = bundleOf(scaling);
+  const unit = each["GPU"] ? "GPU" : "CPU";
+  const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
   return `${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
