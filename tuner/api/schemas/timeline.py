@@ -16,11 +16,9 @@ class TimelineSpan(Model):
     phase: Annotated[
         Phase,
         Field(
-            description=(
-                "waiting: it waits for resources; starting: its processes start and load the code; restarting: "
-                "the same after a failure or a pause; paused: it holds no resources; idle: no trial of this "
-                "experiment holds the device"
-            )
+            description="waiting: for room on the cluster; starting: processes start and load the code; restarting: the same "
+            "after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: it gave its "
+            "room back; idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]
