@@ -145,7 +145,7 @@ class Importances:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()  # also so that the same one is not computed twice at the same time
+        self._lock = threading.Lock()  # also prevents that the same importance is computed twice at the same time
         # By public id, which is never used again, and conditions: (event_seq, trials ended, result)
         self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 

@@ -109,7 +109,7 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
 def trial_spans(
     number: int, segments: Sequence[SegmentRecord], now: float, paused: bool, saves: Saves = MappingProxyType({})
 ) -> list[Span]:
-    """Return what a trial did, in time. `segments` are its own, in their order; `paused`: it is paused now."""
+    """Return the spans of a trial, from its segments in order. paused: whether it is paused now."""
     spans: list[Span] = []
     for at, segment in enumerate(segments):
         spans += _spans(number, segment, now, saves)
@@ -164,7 +164,7 @@ def room_at(segment: SegmentRecord) -> float:
 def device_rows(
     segments: Iterable[TrialSegment], start: float, end: float, saves: Saves = MappingProxyType({})
 ) -> list[DeviceRow]:
-    """Return the GPUs, and the places of ranks on nodes without, with what they did from `start` to `end`, by node.
+    """Return the GPUs, and the slots of ranks on nodes without GPUs, with their spans, ordered by node.
 
     A rank without a GPU takes the first free slot of its node.
     """

@@ -463,7 +463,7 @@ def best_so_far(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
     responses={**NOT_FOUND, **BAD},
-    summary="Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended.",
+    summary="Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended.",
 )
 def importance(
     here: Here,

@@ -2694,7 +2694,7 @@ export interface components {
              * @description the trial's number
              */
             trial_number: number;
-            /** @description where it is in its life */
+            /** @description its state */
             state: components["schemas"]["TrialState"];
             /**
              * Distance
@@ -7354,7 +7354,7 @@ export interface operations {
                 tail?: number | null;
                 /** @description only what follows this byte; pass `end` of the previous answer */
                 offset?: number | null;
-                /** @description at most this many bytes of each log */
+                /** @description at most this many bytes of each log log */
                 limit?: number;
                 /** @description only lines that contain this text, ignoring case */
                 search?: string | null;
@@ -7564,7 +7564,7 @@ export interface operations {
             query?: {
                 /** @description time: seconds since the experiment's start */
                 x?: "step" | "time";
-                /** @description maximum number of points per segment and metric */
+                /** @description maximum number of points maximum number of points per segment and metric */
                 max_points?: number;
             };
             header?: never;
@@ -7720,14 +7720,14 @@ export interface operations {
                     "application/json": components["schemas"]["Neighbours"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8759,7 +8759,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8768,7 +8768,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8804,7 +8804,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
