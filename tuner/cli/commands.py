@@ -458,7 +458,7 @@ app.add_typer(tokens, name="token")
 @tokens.command(name="create")
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
-    role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
+    role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
     project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:
