@@ -475,12 +475,8 @@ def _check_for_agents(model: _Written, code: str | None, errors: Errors) -> None
     """Check what an experiment asks of agents, which bring their own code. Its entrypoint is a name that they understand."""
     given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
     if given or code:
-        errors.append(
-            (
-                "/executor",
-                f"agents bring their own code: leave {(given or ['command'])[0]} out, or use another executor",
-            )
-        )
+        what = given[0] if given else "command"
+        errors.append(("/executor", f"agents bring their own code: leave {what} out, or use another executor"))
     if model.entrypoint is not None and not re.match(PRINTABLE, model.entrypoint):
         errors.append(("/entrypoint", "must not have control characters"))
 
