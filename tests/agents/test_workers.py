@@ -170,8 +170,8 @@ def test_a_bug_of_the_user_is_shown_with_its_traceback(
     [trial] = service.trials(name)
     assert trial["state"] == "failed", output
     detail = service.get(f"/trials/{trial['id']}")
-    assert "a bug of the user" in detail["failure"]["message"]
-    assert "raise ValueError" in detail["failure"]["traceback"]
+    assert "a bug of the user" in detail["error"]["message"]
+    assert "raise ValueError" in detail["error"]["traceback"]
 
 
 def test_tuner_agent_runs_a_program(
@@ -208,7 +208,8 @@ def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> 
 CURL = r"""
 set -eu
 base="$1/api/v1/experiments/$2/assignments"
-post() { curl -sS --retry 5 --retry-all-errors -X POST -H 'Content-Type: application/json' -w '\n%{http_code}' -d "$2" "$base$1"; }
+send="curl -sS --retry 5 --retry-all-errors -X POST -H Content-Type:application/json"
+post() { $send -w '\n%{http_code}' -d "$2" "$base$1"; }
 field() { sed -E "s/.*\"$1\":\"?([^\",}]*).*/\1/"; }
 while true; do
   answer=$(post "" "{\"agent\": \"curl\", \"request\": \"$$-$RANDOM\"}")

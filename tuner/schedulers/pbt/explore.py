@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import SpecError
-from tuner.options import nearest, show
+from tuner.options import nearest
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
@@ -28,7 +28,7 @@ class Mutation:
 def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mutation]]:
     """Yield (path, mutation) from a dict of lists, domains and functions, as Ray Tune takes it, or from its JSON form."""
     if not isinstance(given, Mapping):
-        raise SpecError(f"expected an object: parameter -> values or domain, got {show(given)}", f"/{AT}")
+        raise SpecError(f"expected an object: parameter -> values or domain, got {given!r}", f"/{AT}")
     for key, value in given.items():
         path = f"{prefix}/{key}" if prefix else str(key)
         if isinstance(value, Mapping) and isinstance(value.get("function"), str) and len(value) == 1:
