@@ -67,6 +67,9 @@ _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
 
+REACHED_S = 3.0
+"""Agents cannot reach a host whose service has said nothing for this long, so no lease ends. It says something every second."""
+
 CommandKey = tuple[int, int, float]
 """The id, the experiment and the time of a command. A restored backup may give its id to another one."""
 
@@ -198,7 +201,7 @@ class Host:
 
     def _is_reachable(self) -> bool:
         """Return whether the service passes on what agents say. A host that no service attends to has other callers."""
-        return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + ATTENDED_S
+        return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def groups_of(self, spec: Spec) -> SegmentGroups:
         """Return the worker groups of the executor of an experiment."""
