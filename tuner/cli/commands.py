@@ -138,16 +138,20 @@ def serve(
 
     It runs the experiments that were created over the API. It lists those that scripts left behind, and continues one on request.
     """
-    from tuner import service
-
     settings = _settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        ended = service.stop(settings)
-        print("stopped" if ended else "there was nothing to stop")
+        from tuner.driver.hosts.head import stop_head
+
+        print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return
-    service.serve(settings, adopt)
+    from tuner.early import answering
+
+    with answering(settings.host, settings.port) as early:
+        from tuner import service
+
+        service.serve(settings, early, adopt)
 
 
 @app.command()
@@ -437,6 +441,41 @@ def export(
     experiments.export(experiments.result(_settings(), experiment), file, form, history)
 
 
+imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)
+app.add_typer(imports, name="import")
+
+
+@imports.command("optuna")
+def import_optuna(
+    storage: Annotated[str, typer.Argument(help="URL, such as sqlite:///optuna.db, or the path of a journal file")],
+    study: Annotated[str | None, typer.Option("--study", help="its name; needed if there are several")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the experiment; by default that of the study")
+    ] = None,
+) -> None:
+    """Import a study of Optuna as an experiment that has ended."""
+    from tuner.sdk.imports import import_optuna as read
+
+    found = read(storage, study, name=name)
+    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+
+
+@imports.command("ray")
+def import_ray(
+    folder: Annotated[Path, typer.Argument(help="of the experiment, such as ~/ray_results/NAME")],
+    metric: Annotated[str, typer.Option("--metric", help="the reported metric to compare trials by")],
+    mode: Annotated[str, typer.Option("--mode", help="min or max")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the experiment; by default that of the folder")
+    ] = None,
+) -> None:
+    """Import the results of Ray Tune in a folder as an experiment that has ended."""
+    from tuner.sdk.imports import import_ray as read
+
+    found = read(folder, metric=metric, mode=mode, name=name)  # type: ignore[arg-type]  # it is checked there
+    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+
+
 @app.command()
 def doctor(
     quick: Annotated[
@@ -557,12 +596,18 @@ def _command(verb: Verb, about: str) -> Callable[[str], None]:
     return command
 
 
-_HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
+_HELP = {
+    "experiment": "exp_..., or its name",
+    "trial": "trl_...",
+    "experiment or trial": "exp_..., or the name of an experiment; or trl_...",
+}
 
-for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
+for _verb in {**TRIAL_VERBS, **VERBS}.values():
     if _verb.name != "resume":  # `resume` above also waits for the end
-        _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
-        app.command(name=_verb.name, help=_verb.summary)(_command(_verb, _about))
+        _both = _verb.name in TRIAL_VERBS and _verb.name in VERBS
+        _about = "experiment or trial" if _both else "trial" if _verb.name in TRIAL_VERBS else "experiment"
+        _help = _verb.summary.replace("the experiment", "the experiment or trial") if _both else _verb.summary
+        app.command(name=_verb.name, help=_help)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

@@ -43,8 +43,8 @@ def import_optuna(
 ) -> Result:
     """Write a study of Optuna into this home's database, as an experiment that has ended, and return its result.
 
-    Its page shows all trials and curves, and a new search can learn from it: ``tuner.run(..., warm_start=["NAME"])``, with the same
-    metric: "value", or the study's metric name. Trials that were pruned count as stopped. Trials that have not ended are left out.
+    Its page shows all trials and curves, and a new search can learn from it: ``tuner.run(..., warm_start=["NAME"])``, whose metric
+    may have another name. Trials that were pruned count as stopped. Trials that have not ended are left out.
 
     Args:
         storage: URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
@@ -76,21 +76,29 @@ def import_optuna(
 
 def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.Study:
     import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
     where: Any = os.fspath(storage)
     if "://" not in where:
         if not os.path.exists(where):
-            raise NotFound(f"expected the URL of a storage, such as sqlite:///optuna.db, or a journal file, got {where!r}")
-        where = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(where))
+            raise NotFound(
+                f"expected the URL of a storage, such as sqlite:///optuna.db, or a journal file, got {where!r}"
+            )
+        where = JournalStorage(JournalFileBackend(where))
     elif where.startswith("sqlite:///") and not os.path.exists(where.removeprefix("sqlite:///")):
         raise NotFound(f"there is no file {where.removeprefix('sqlite:///')}")  # Optuna would make an empty one
     names = optuna.get_all_study_names(where)
     if study_name is None:
         if len(names) != 1:
-            raise SpecError(f"the storage has {len(names)} studies, so a name is needed: {', '.join(names)}", "/study_name")
+            raise SpecError(
+                f"the storage has {len(names)} studies, so a name is needed: {', '.join(names)}", "/study_name"
+            )
         study_name = names[0]
     if study_name not in names:
-        raise NotFound(f"no study {study_name!r}{did_you_mean(study_name, names, chr(39))}; there are {', '.join(names)}")
+        raise NotFound(
+            f"no study {study_name!r}{did_you_mean(study_name, names, chr(39))}; there are {', '.join(names)}"
+        )
     return optuna.load_study(study_name=study_name, storage=where)
 
 
@@ -146,7 +154,9 @@ def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str]) -> Im
         ended=ended,
         reports=reports,
         outcome={states.PRUNED: "stopped", states.FAIL: "failed"}.get(trial.state, "completed"),  # type: ignore[arg-type]
-        reason={states.PRUNED: "pruned by Optuna", states.FAIL: "failed in Optuna"}.get(trial.state, "complete in Optuna"),
+        reason={states.PRUNED: "pruned by Optuna", states.FAIL: "failed in Optuna"}.get(
+            trial.state, "complete in Optuna"
+        ),
         notes=json.loads(json.dumps(trial.user_attrs, default=str)),
     )
 
@@ -187,7 +197,9 @@ def import_ray(
     read = [(params, rows, at) for params, rows, at in read if rows]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
     if metric not in known:
-        raise SpecError(f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric")
+        raise SpecError(
+            f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
+        )
     read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
     longest = max(len(rows) for _, rows, _ in read)
     configs = [_flat(params) for params, _, _ in read]
@@ -231,7 +243,9 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         ended=reports[-1][0],
         reports=reports,
         outcome="failed" if failed else "stopped" if early else "completed",
-        reason=(reason or ["failed"])[0] if failed else f"{'stopped' if early else 'done'} after {len(rows)} results in Ray Tune",
+        reason=(reason or ["failed"])[0]
+        if failed
+        else f"{'stopped' if early else 'done'} after {len(rows)} results in Ray Tune",
     )
 
 
