@@ -43,8 +43,8 @@ def import_optuna(
 ) -> Result:
     """Write a study of Optuna into this home's database, as an experiment that has ended, and return its result.
 
-    Its page shows all trials and curves, and a new search can learn from it: ``tuner.run(..., warm_start=["NAME"])``, whose metric
-    may have another name. Trials that were pruned count as stopped. Trials that have not ended are left out.
+    Its page shows all trials and curves, and a new search over the same parameters can learn from it:
+    ``tuner.run(..., warm_start=["NAME"])``. Trials that were pruned count as stopped. Trials that have not ended are left out.
 
     Args:
         storage: URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
