@@ -92,7 +92,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successivehalving": ("asha",),
 }
 NO_ARGUMENT = {
-    "callbacks": "use result.dataframe(history=True), the logs or the event stream instead",
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",

@@ -1,11 +1,11 @@
 """Find out who sends a request, and what they may do.
 
-A request is authenticated by the header `Authorization: Bearer TOKEN`, or by the cookie that is set when somebody signs
-in on the page. The cookie contains the secret of a session, not the token. It is HttpOnly and SameSite=Strict, so that
-no script can read it and no other site can use it. Its name contains the port, because browsers send a cookie to every
-port of a host. Roles: a viewer may read, an editor may change experiments, an admin may manage tokens and read the
-audit trail. If the service requires no token (`TUNER_AUTH=auto` on a loopback address without a proxy, or
-`TUNER_AUTH=off`), everybody who can reach it is an admin named "local".
+A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
+the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
+use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: an agent may run trials and do nothing
+else, a viewer may read, an editor may change experiments, an admin may manage tokens and read the audit trail. If the service
+asks for no token (`TUNER_AUTH=auto` on a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
+admin named "local".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import functools
 import hashlib
 import ipaddress
 import logging
+import re
 import socket
 import time
 from collections import OrderedDict, deque
@@ -45,6 +46,8 @@ API = "/api/"
 METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
+FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
+"""Routes for programs that run trials. They are all that a token of the role agent may call."""
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
 """Routes that viewers may not read, because the URL of a Slack webhook is secret."""
 
@@ -257,8 +260,10 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
-            # Attempts without a valid token are not recorded, because anybody could fill the disk with them.
-            if method not in SAFE and identity is not None:
+            # Attempts without a valid token are not written down: anybody could fill the disk with them.
+            # Nor is what agents say: the experiment's log has it, with the name of each agent.
+            quiet = status < 400 and FOR_AGENTS.fullmatch(path)
+            if method not in SAFE and identity is not None and not quiet:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
@@ -291,6 +296,8 @@ class Authenticate:
         needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
             needed = Role.ADMIN
+        if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):
+            return identity, None
         if identity.role < needed:
             detail = f"{identity.name!r} has the role {identity.role}; {method} {path} needs the role {needed}"
             return identity, problem_response(403, detail)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from tuner.api.answers import plain_text
 from tuner.api.context import Here
+from tuner.experiment.usecases import id_of
 from tuner.store import Store
 
 FILTERED = frozenset(
@@ -33,6 +34,8 @@ FILTERED = frozenset(
 """Paths of routes that use only data of the limited store. `tests/api/test_projects.py` tests each of them."""
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
+    "experiment": lambda store, found: id_of(store, found),
+    "lease": lambda store, found: None,  # the driver finds it only under its experiment
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),

@@ -49,6 +49,7 @@ CAUSES = frozenset(
         "driver_lost",
         "actor_unavailable",
         "killed",
+        "agent_lost",
     ]
 )
 """Causes of failures that have a section on the troubleshooting page."""

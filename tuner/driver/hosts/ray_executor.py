@@ -21,7 +21,7 @@ from tuner.trials.messages.tasks import on_node
 class RayExecutor:
     """An `Executor` that runs trials on the Ray cluster of the host's process."""
 
-    name: Literal["ray", "local"] = "ray"
+    name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
 
     @property

@@ -14,9 +14,10 @@ import classes from "./SettingsPage.module.css";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
-  { value: "viewer", label: "viewer: reads everything" },
-  { value: "editor", label: "editor: also creates and changes experiments" },
-  { value: "admin", label: "admin: also manages tokens" },
+  { value: "agent", label: "agent: runs trials, and sees nothing" },
+  { value: "viewer", label: "viewer: sees everything" },
+  { value: "editor", label: "editor: also starts, pauses and cancels" },
+  { value: "admin", label: "admin: also makes tokens" },
 ];
 
 /** The settings: who may use this service, who is told of what, and who changed what. */
