@@ -6,9 +6,9 @@
     ├── StoreError
     │   ├── NotFound              the experiment, trial or checkpoint does not exist
     │   ├── Conflict              the request contradicts the present state
-    │   │   ├── Stale             what was to be changed has changed since the caller read it
+    │   │   ├── Stale             the object has changed since the caller read it
     │   │   └── Gone              what the request is about has ended, and does not come back
-    │   └── LostLease             another driver has taken this experiment over: stop writing at once
+    │   └── LostLease             another driver has taken over this experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
     ├── PlacementError            the cluster does not have the resources, or did not free them in time

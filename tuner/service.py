@@ -336,7 +336,7 @@ class _Child:
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
-        """Return what a method of the driver host returns. Raise DriverSilent if it does not answer soon."""
+        """Call a method of the driver host and return its result. Raise DriverSilent if it does not answer in time."""
         answer = self.asked(method, *args)
         try:
             return answer.result(timeout=0 if self._over else LOOK_S + 2)

@@ -260,7 +260,7 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
-            # Attempts without a valid token are not written down: anybody could fill the disk with them.
+            # Attempts without a valid token are not recorded, because anybody could fill the disk with them.
             # Nor is what agents say: the experiment's log has it, with the name of each agent.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if method not in SAFE and identity is not None and not quiet:

@@ -67,7 +67,7 @@ def run(
     num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
     num_workers: Annotated[int | None, typer.Option(min=1, help="ranks of each trial")] = None,
     use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
-    max_t: Annotated[int | None, typer.Option(min=1, help="number of reports of a full training")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="number of number of reports of a full training")] = None,
     time_attr: Annotated[str | None, typer.Option(help="what max_t counts: training_iteration, or a metric")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
     search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
@@ -184,7 +184,7 @@ def agent(
     storage: Annotated[
         str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="trials at the same time")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="name of this agent; by default host:pid")] = None,
     lease_s: Annotated[
         float, typer.Option(min=1.0, help="seconds without a word from this agent until its trial is started again")
@@ -305,7 +305,7 @@ def simulate(
     metric: Annotated[str, typer.Option(help="the metric to search by")] = "loss",
     mode: Annotated[str, typer.Option(help="min or max")] = "min",
     num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
-    max_t: Annotated[int | None, typer.Option(min=1, help="number of reports of a full training")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="number of number of reports of a full training")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
     search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
     max_concurrent_trials: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 4,
@@ -386,7 +386,7 @@ def replay(
     concurrent: Annotated[
         int | None, typer.Option(min=1, help="trials at the same time; default: as many as there were")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print print everything as one JSON object")] = False,
 ) -> None:
     """Show when another scheduler would have stopped the recorded trials, and at what cost and with what result."""
     from tuner.cli import remote
@@ -501,7 +501,11 @@ def export(
         Path, typer.Argument(help="the file to write; its ending (.csv, .json or .parquet) sets the format")
     ],
     form: Annotated[
-        str | None, typer.Option("--format", help="csv, json or parquet; default: by the ending of the file")
+        str | None,
+        typer.Option(
+            "--format",
+            help=("csv, json or parquet; default: by the ending of the file; default: by the ending of the file"),
+        ),
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="a row for each report instead of each trial")] = False,
 ) -> None:
@@ -568,8 +572,8 @@ app.add_typer(tokens, name="token")
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
-    project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
-    expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
+    project: Annotated[str | None, typer.Option(help="limit it to this project; default: all projects")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="days until it expires; default: never", min=0.0)] = None,
 ) -> None:
     """Create a token and print it. It is printed only once."""
     from tuner.cli import access, remote
@@ -614,7 +618,10 @@ WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list`
 @webhooks.command(name="add")
 def add_webhook(
     url: Annotated[str, typer.Argument(help="the URL to which deliveries are sent by POST")],
-    events: Annotated[list[str], typer.Argument(help="the events to send, such as experiment.completed trial.failed")],
+    events: Annotated[
+        list[str],
+        typer.Argument(help=("the events to send, the events to send, such as experiment.completed trial.failed")),
+    ],
     project: Annotated[str | None, typer.Option(help="only experiments of this project")] = None,
     experiment: Annotated[str | None, typer.Option(help="only this experiment, exp_...")] = None,
     slack: Annotated[bool, typer.Option("--slack", help="use the format of Slack's incoming webhooks")] = False,

@@ -464,7 +464,7 @@ def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None
     if model.command is None and model.metric_pattern is not None:
         errors.append(("/metric_pattern", "only works with a command"))
     if model.bundle is not None:
-        errors.append(("/bundle", "only a service takes bundles; here, name folders in runtime_env.py_modules"))
+        errors.append(("/bundle", "only a service accepts bundles; here, list folders in runtime_env.py_modules"))
     if vars(model)["executor"] == "agents":
         _check_for_agents(model, code, errors)
     elif model.function is not None and model.entrypoint is not None:

@@ -119,7 +119,7 @@ def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Entr
 def checked_code(
     spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker
 ) -> CodeRecord | None:
-    """Check what the spec names by importing it in a helper process. No user code runs in this one.
+    """Check the functions that the spec names by importing them in a helper process. No user code runs in this process.
 
     Return the code that is stored with the experiment: None if agents bring it.
     """

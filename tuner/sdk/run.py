@@ -149,7 +149,7 @@ def run(
         scope: which value of a trial counts: "all" for its best report, "last" for its last one.
         runtime_env: Ray's runtime environment of the ranks.
         executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
-            "local" for trials of one worker that ask for CPUs only, as long as the script does not use Ray otherwise.
+            "local" if trials have one worker and need only CPUs, and the script does not use Ray; else "ray".
             "agents" is for experiments that are created at a service.
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next
@@ -272,7 +272,7 @@ def resume(
     callbacks: Sequence[Any] | None = None,
     verbose: int = 1,
 ) -> Result:
-    """Continue an experiment that is paused, or whose driver is gone, and wait until it has ended.
+    """Continue an experiment that is paused or whose driver is gone, and wait until it has ended.
 
     Every trial continues from its last committed checkpoint. If a running service drives the experiment, this call only
     follows it.
@@ -303,14 +303,14 @@ def resume(
 def read_result(
     store: Store, experiment_id: str, ray_address: str | None = None, callbacks: Sequence[Any] = ()
 ) -> Result:
-    """Return what this database knows about an experiment, ready to run more of it."""
+    """Read the result of an experiment from this database. Its `add` can run more trials."""
     return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks))
 
 
 def _add(
     experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
 ) -> Result:
-    """Run more trials of an experiment of this home. If a running service has the experiment, follow it."""
+    """Run more trials of an experiment of this home. If a running service drives it, follow it."""
     settings = Settings.from_env()
     with _store(settings) as store:
         continue_experiment(store, experiment_id, num_samples)

@@ -314,7 +314,7 @@ class State:
         return facts
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
-        """Note that a new driver has the experiment: what ran under the one before is lost."""
+        """Record that a new driver has the experiment, and that segments of the previous driver are lost."""
         self.epoch, self.room = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)

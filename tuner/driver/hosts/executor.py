@@ -114,7 +114,7 @@ class Executor(Protocol):
         """Return the address of this machine at which ranks reach the host."""
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Return the worker groups of the host. Called once."""
+        """Create the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:
         """Remove what killed hosts have left behind. May block; called in a thread."""

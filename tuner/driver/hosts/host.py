@@ -109,7 +109,7 @@ class Host:
         self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
-        self._local: Executor | None = None  # for experiments that ask for it, beside `executor`
+        self._local: Executor | None = None  # the local executor, for experiments that ask for it on a host on Ray
         self._local_groups: SegmentGroups | None = None
         self._choosing = threading.Lock()
         self._agents: AgentGroups | None = None  # for experiments whose trials agents run

@@ -131,7 +131,7 @@ class RankServer:
     """
 
     def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
-        """Start the server, and have it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
+        """Start the server, and make it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
         self.gpus = gpus
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))

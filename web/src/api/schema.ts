@@ -5109,7 +5109,7 @@ export interface components {
             project: string | null;
             /**
              * Expires Days
-             * @description days until it expires; null: it never expires
+             * @description days until it expires; days until it expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
@@ -9590,7 +9590,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9599,7 +9599,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9644,7 +9644,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9709,7 +9709,7 @@ export interface operations {
                     "application/json": components["schemas"]["AgentVerdict"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9718,7 +9718,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9763,7 +9763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9828,7 +9828,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9837,7 +9837,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9882,7 +9882,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9943,7 +9943,7 @@ export interface operations {
                     "application/json": components["schemas"]["Heartbeat"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9952,7 +9952,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9997,7 +9997,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10062,7 +10062,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10071,7 +10071,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10116,7 +10116,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10181,7 +10181,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10190,7 +10190,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10235,7 +10235,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10300,7 +10300,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10309,7 +10309,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10354,7 +10354,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10415,7 +10415,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10424,7 +10424,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10469,7 +10469,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;

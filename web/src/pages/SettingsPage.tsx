@@ -15,9 +15,9 @@ import { Webhooks } from "./Webhooks";
 
 const ROLES = [
   { value: "agent", label: "agent: runs trials, and sees nothing" },
-  { value: "viewer", label: "viewer: sees everything" },
-  { value: "editor", label: "editor: also starts, pauses and cancels" },
-  { value: "admin", label: "admin: also makes tokens" },
+  { value: "viewer", label: "viewer: reads everything" },
+  { value: "editor", label: "editor: also creates and changes experiments" },
+  { value: "admin", label: "admin: also manages tokens" },
 ];
 
 /** The settings: who may use this service, who is told of what, and who changed what. */

@@ -70,7 +70,7 @@ export function Shares({
         {trials < needed && chosen
           ? `${trials} of the chosen trials ${trials === 1 ? "has" : "have"} ended with a result; ${needed} are needed.`
           : trials < needed
-            ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
+            ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
             : "The results do not show any difference between parameters."}
       </p>
     );

@@ -24,10 +24,10 @@ const WORDS: Record<TrialAction, Words & { short: string; asked: string }> = {
     verb: "Kill the trial",
     short: "Kill",
     asked: "Killing…",
-    keep: "Let it run",
+    keep: "Keep it running",
     final: true,
     effect:
-      "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment goes on without it.",
+      "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment continues without it.",
   },
   retry: {
     question: "Retry this trial?",
