@@ -54,6 +54,10 @@ def main() -> None:
         for p in learning_curves.problems(args.curves)
         if not args.families or any(in_family(p.name, family) for family in args.families)
     ]
+    if not chosen:
+        raise SystemExit(
+            f"no problem of {args.families or 'any family'}; --curves names the folder of LCBench's and TaskSet's"
+        )
     variants = {"now": "", **dict(variant.split(":", 1) for variant in args.variants)}
     for family in dict.fromkeys(p.family for p in chosen):
         for trials in args.trials:
