@@ -26,15 +26,6 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
   const found = /^(.*\/)experiments\/(exp_\w+)$/.exec(location.pathname);
   if (!found) return;
   const [, root, id] = found;
-  for (const file of files) {
-    const link = document.createElement("link");
-    // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
-    link.rel = file.endsWith(".css") ? "preload" : "modulepreload";
-    if (file.endsWith(".css")) link.as = "style";
-    link.crossOrigin = "";
-    link.href = root + file;
-    document.head.append(link);
-  }
   const early = (window.early = new Map<string, Promise<Response>>());
   const ask = (path: string) => {
     const url = `${location.origin}${root}api/v1/experiments/${id}${path}`;
@@ -59,6 +50,16 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
       void ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`);
     })
     .catch(() => {});
+  // A browser has six connections to a service, and the data is needed first.
+  for (const file of files) {
+    const link = document.createElement("link");
+    // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
+    link.rel = file.endsWith(".css") ? "preload" : "modulepreload";
+    if (file.endsWith(".css")) link.as = "style";
+    link.crossOrigin = "";
+    link.href = root + file;
+    document.head.append(link);
+  }
 }
 
 /** Return the answer to an early request, or undefined if there is none. Each answer is returned once. */
