@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import struct
 import sys
 import time
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -344,13 +347,55 @@ async def test_curves_that_the_client_has_are_not_even_read(
     url = f"{API}/{made.public_id}/curves"
     first = await client.get(url)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_store.metrics, "curves", None)
+        patch.setattr(sqlite_store.metrics, "curve_columns", None)
         again = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
     assert (await client.get(url, headers={"If-None-Match": first.headers["etag"]})).status_code == 200
     other = await client.get(url, params={"points": 10}, headers={"If-None-Match": first.headers["etag"]})
     assert other.status_code == 200
+
+
+def from_columns(body: bytes) -> dict[str, Any]:
+    """Return what is in an answer of curves as columns, in the form of the JSON answer."""
+    (length,) = struct.unpack_from("<I", body)
+    found: dict[str, Any] = json.loads(body[4 : 4 + length])
+    assert length % 8 == 4, "the numbers behind the head are aligned"
+    segments = [segment for series in found["series"] for segment in series["segments"]]
+    total = sum(segment["count"] for segment in segments)
+    y = struct.unpack_from(f"<{total}d", body, 4 + length)
+    kind = {"int32": "i", "float64": "d"}[found.pop("x_type")]
+    x = struct.unpack_from(f"<{total}{kind}", body, 4 + length + 8 * total)
+    assert len(body) == 4 + length + 8 * total + struct.calcsize(f"<{total}{kind}")
+    at = 0
+    for segment in segments:
+        end = at + segment.pop("count")
+        segment["x"], segment["y"] = list(x[at:end]), [value if math.isfinite(value) else None for value in y[at:end]]
+        at = end
+    return found
+
+
+@pytest.mark.parametrize("x", ["step", "time", "user_step"])
+async def test_curves_as_columns_are_those_of_the_json(client: httpx.AsyncClient, sqlite_store: Store, x: str) -> None:
+    made, epoch, trials = begin(sqlite_store, 3)
+    values = [0.25, math.nan, 0.5, math.inf, 0.125]
+    log = [
+        (8 + number, dataclasses.replace(a_report(trial, n + 1, accuracy=value + trial), step=10 * n))
+        for number, (trial, (n, value)) in enumerate(product((0, 2), enumerate(values)))
+    ]
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+    url = f"{API}/{made.public_id}/curves"
+    plain = await client.get(url, params={"x": x})
+    columns = await client.get(url, params={"x": x}, headers={"Accept": "application/vnd.tuner.curves"})
+    assert columns.headers["content-type"] == "application/vnd.tuner.curves"
+    assert "Accept" in columns.headers["vary"]
+    assert columns.headers["etag"] != plain.headers["etag"]
+    assert from_columns(columns.content) == plain.json()
+    assert sum(len(segment["x"]) for series in plain.json()["series"] for segment in series["segments"]) == 10
+    nothing = await client.get(
+        url, params={"metric": "unknown"}, headers={"Accept": "application/vnd.tuner.curves, */*"}
+    )
+    assert from_columns(nothing.content)["series"] == []
 
 
 async def test_of_many_trials_the_best_curves_come(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -6333,6 +6333,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Curves"];
+                    "application/vnd.tuner.curves": string;
                 };
             };
             /** @description the client has this answer already: its ETag was in If-None-Match */
