@@ -44,18 +44,13 @@ ORDER BY t.number, s.ordinal"""
 # Each range has a single lower bound. With two, SQLite would use the index for one and check the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
-WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
 _USER_STEPS = """
 SELECT p.segment_id, p.report_no, p.user_step FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_step IS NOT NULL"""
-_BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bucket b
-  WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = 1 ORDER BY b.chunk DESC LIMIT 1), 0))"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
-WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
-# Leave out what the level above already has.
-_BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
-  WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
+WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,25 +255,27 @@ def _records(
     Reports that no bucket of this level covers come from lower levels, and finally from the points.
     """
     found, owners = [], []
-    table, parameters = _as_table(cursor, wanted)
-    greatest = "MAX" if cursor.backend == "sqlite" else "GREATEST"
+    left = dict(wanted)
     for at in range(level, 0, -1):
+        if not left:
+            break
+        table, parameters = _as_table(cursor, left)
         reports = pyramid.reports_per_row(at)
-        above = (key, at + 1) if at < level else ()
-        from_ = _BEHIND_ABOVE.format(greatest=greatest) if above else "(w.lo - 1) / ?"
-        sql = _ROWS.format(wanted=table, from_=from_)
-        rows = cursor.rows(sql, (*parameters, key, at, reports, *above, reports))
+        rows = cursor.rows(_ROWS.format(wanted=table), (*parameters, key, at, reports, reports))
         if not rows:
             continue
         found.append(np.frombuffer(b"".join(map(itemgetter(1), rows)), _RECORD))
         sizes = np.fromiter((len(row[1]) for row in rows), np.int64, len(rows)) // _RECORD.itemsize
-        owners.append(np.repeat(np.fromiter(map(itemgetter(0), rows), np.int64, len(rows)), sizes))
-    from_ = _BEHIND_ROWS.format(greatest=greatest) if level else "w.lo - 1"
-    sql = _POINTS.format(wanted=table, from_=from_)
-    points = cursor.rows(sql, (*parameters, key, key) if level else (*parameters, key))
-    if points or not found:
+        segments = np.fromiter(map(itemgetter(0), rows), np.int64, len(rows))
+        owners.append(np.repeat(segments, sizes))
+        left = _behind(left, segments, found[-1]["last_no"][np.cumsum(sizes) - 1], reports)
+    if left:
+        table, parameters = _as_table(cursor, left)
+        points = cursor.rows(_POINTS.format(wanted=table), (*parameters, key))
         found.append(_of_points(points))
         owners.append(np.fromiter(map(itemgetter(0), points), np.int64, len(points)))
+    if not found:
+        return _of_points([]), np.empty(0, np.int64)
     records = found[0] if len(found) == 1 else np.concatenate(found)
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
@@ -287,6 +284,25 @@ def _records(
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
+
+
+def _behind(
+    wanted: Mapping[int, tuple[int, int]], segments: NDArray[np.int64], last: NDArray[Any], reports: int
+) -> dict[int, tuple[int, int]]:
+    """Return the parts that lie behind the rows of a level.
+
+    Args:
+        wanted: the parts that were asked for.
+        segments: (R,), the segment of each row.
+        last: (R,), the last report_no in it.
+        reports: the number of reports in a complete row.
+    """
+    ids, which = np.unique(segments, return_inverse=True)
+    ends = np.zeros(len(ids), np.int64)
+    np.maximum.at(ends, which, ((last.astype(np.int64) - 1) // reports + 1) * reports)
+    covered = dict(zip(ids.tolist(), ends.tolist(), strict=True))
+    behind = {segment: (max(lo, covered.get(segment, 0) + 1), hi) for segment, (lo, hi) in wanted.items()}
+    return {segment: (lo, hi) for segment, (lo, hi) in behind.items() if lo <= hi}
 
 
 def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[str, tuple[Any, ...]]:
