@@ -89,6 +89,13 @@ export default defineConfig({
           groups: [
             { name: "base", tags: ["$initial"], priority: 3 },
             { name: chunkOf, debugName: "pages", priority: 2 },
+            // Not needed before somebody opens a form.
+            {
+              name: "forms",
+              test: /react-number-format|(NumberInput|Textarea|Switch|Checkbox|Radio|Accordion)\//,
+              minShareCount: 2,
+              priority: 2,
+            },
             { name: "controls", test: /node_modules/, minShareCount: 2, priority: 1 },
           ],
         },
