@@ -92,7 +92,7 @@ export default defineConfig({
             // Not needed before somebody opens a form.
             {
               name: "forms",
-              test: /react-number-format|(NumberInput|Textarea|Switch|Checkbox|Radio|Accordion)\//,
+              test: /react-number-format|(NumberInput|Textarea|Switch)\//,
               minShareCount: 2,
               priority: 2,
             },
