@@ -5,7 +5,7 @@ import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
-import { createBrowserRouter, matchPath, RouterProvider } from "react-router";
+import { BrowserRouter, matchPath, Route, Routes } from "react-router";
 import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import { App } from "./App";
@@ -53,24 +53,20 @@ function element([path, load]: [string, Load], first: ComponentType | undefined)
 }
 
 function start(first: ComponentType | undefined) {
-  const router = createBrowserRouter(
-    [
-      {
-        element: <App />,
-        errorElement: <NotFoundPage />,
-        children: [
-          ...PAGES.map((page) => ({ path: page[0], element: element(page, first) })),
-          { path: "*", element: <NotFoundPage /> },
-        ],
-      },
-    ],
-    { basename: ROOT },
-  );
   createRoot(document.getElementById("root")!).render(
     <StrictMode>
       <MantineProvider theme={theme} cssVariablesResolver={variables} defaultColorScheme="auto">
         <QueryClientProvider client={client}>
-          <RouterProvider router={router} />
+          <BrowserRouter basename={ROOT}>
+            <Routes>
+              <Route element={<App />}>
+                {PAGES.map((page) => (
+                  <Route key={page[0]} path={page[0]} element={element(page, first)} />
+                ))}
+                <Route path="*" element={<NotFoundPage />} />
+              </Route>
+            </Routes>
+          </BrowserRouter>
         </QueryClientProvider>
       </MantineProvider>
     </StrictMode>,
