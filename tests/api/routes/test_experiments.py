@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import struct
 import sys
 import time
 from datetime import datetime
@@ -17,6 +15,7 @@ import httpx
 import pytest
 
 import tuner
+from tests.api.columns import from_columns
 from tests.api.conftest import Poked
 from tests.driver.bench import Bench
 from tests.driver.core.test_standing import CONSTRAINED
@@ -354,25 +353,6 @@ async def test_curves_that_the_client_has_are_not_even_read(
     assert (await client.get(url, headers={"If-None-Match": first.headers["etag"]})).status_code == 200
     other = await client.get(url, params={"points": 10}, headers={"If-None-Match": first.headers["etag"]})
     assert other.status_code == 200
-
-
-def from_columns(body: bytes) -> dict[str, Any]:
-    """Return what is in an answer of curves as columns, in the form of the JSON answer."""
-    (length,) = struct.unpack_from("<I", body)
-    found: dict[str, Any] = json.loads(body[4 : 4 + length])
-    assert length % 8 == 4, "the numbers behind the head are aligned"
-    segments = [segment for series in found["series"] for segment in series["segments"]]
-    total = sum(segment["count"] for segment in segments)
-    y = struct.unpack_from(f"<{total}d", body, 4 + length)
-    kind = {"int32": "i", "float64": "d"}[found.pop("x_type")]
-    x = struct.unpack_from(f"<{total}{kind}", body, 4 + length + 8 * total)
-    assert len(body) == 4 + length + 8 * total + struct.calcsize(f"<{total}{kind}")
-    at = 0
-    for segment in segments:
-        end = at + segment.pop("count")
-        segment["x"], segment["y"] = list(x[at:end]), [value if math.isfinite(value) else None for value in y[at:end]]
-        at = end
-    return found
 
 
 @pytest.mark.parametrize("x", ["step", "time", "user_step"])
