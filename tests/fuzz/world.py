@@ -38,11 +38,12 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "median", "grace_period": 2, "min_samples_required": 2, "hard_stop": False},
     ],
     "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
+    "pb2": [{"type": "pb2", "perturbation_interval": 2}, {"type": "pb2", "perturbation_interval": 2, "synch": True}],
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
 SEARCHERS: list[dict[str, Any]] = [
-    {"type": name} for name in ("random", "random", "qmc", "tpe", "cmaes", "nsgaii", "gp")
+    {"type": name} for name in ("random", "random", "qmc", "bohb", "tpe", "cmaes", "nsgaii", "gp")
 ]
 X = distribution_to_json(FloatDistribution(0.0, 1.0))
 MAX_STEPS = 4_000
@@ -531,7 +532,7 @@ class World:
         return True
 
     def meddle(self, rng: random.Random) -> None:
-        """Let a user change the limits, ask for trials, pin a checkpoint or kill the search; or let its GPU hours be used up."""
+        """Let a user change limits, ask for trials, pin a checkpoint, kill a trial or all; or let the GPU hours be used up."""
         match rng.choices(("amend", "enqueue", "fork", "retry", "pin", "kill", "gpu"), (8, 5, 5, 9, 8, 1, 1))[0]:
             case "amend":
                 self.feed(e.Amended(time=self.tick(), changes=self.amendment(rng)))
@@ -547,6 +548,8 @@ class World:
                 if self.saved:
                     name = rng.choice(list(self.saved))
                     self.feed(e.Pinned(time=self.tick(), checkpoint=name, pinned=rng.random() < 0.6))
+            case "kill" if len(self.core.trials) and rng.random() < 0.5:
+                self.feed(e.Commanded(time=self.tick(), command="kill", trial=rng.randrange(len(self.core.trials))))
             case "kill":
                 if rng.random() < 0.3:
                     self.feed(e.Commanded(time=self.tick(), command="cancel"))

@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_public_names_are_sorted_and_there() -> None:
-    assert schedulers.__all__ == sorted(schedulers.__all__, key=lambda name: (not name[0].isupper(), name))
+    assert schedulers.__all__ == sorted(
+        schedulers.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
     assert all(getattr(schedulers, name) is not None for name in schedulers.__all__)
     assert tuner.ASHAScheduler is ASHAScheduler is AsyncHyperBandScheduler
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
@@ -111,8 +113,9 @@ def test_rays_schedulers_are_understood() -> None:
         )
     ).to_json()
     assert (pbt["perturbation_interval"], pbt["hyperparam_mutations"]) == (4, {"lr": [0.01, 0.1]})
-    with pytest.raises(SpecError, match="Ray Tune's HyperBandForBOHB is not supported"):
-        from_argument(ray_schedulers.HyperBandForBOHB())
+    assert from_argument(ray_schedulers.HyperBandForBOHB(max_t=9)).to_json()["type"] == "hyperband"
+    with pytest.raises(SpecError, match="Ray Tune's ResourceChangingScheduler is not supported"):
+        from_argument(ray_schedulers.ResourceChangingScheduler())
     with pytest.raises(SpecError, match="stop_last_trials=False"):
         from_argument(ray_schedulers.ASHAScheduler(stop_last_trials=False))
     with pytest.raises(SpecError, match="expected a scheduler"):

@@ -138,16 +138,20 @@ def serve(
 
     It runs the experiments that were created over the API. It lists those that scripts left behind, and continues one on request.
     """
-    from tuner import service
-
     settings = _settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        ended = service.stop(settings)
-        print("stopped" if ended else "there was nothing to stop")
+        from tuner.driver.hosts.head import stop_head
+
+        print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return
-    service.serve(settings, adopt)
+    from tuner.early import answering
+
+    with answering(settings.host, settings.port) as early:
+        from tuner import service
+
+        service.serve(settings, early, adopt)
 
 
 @app.command()
@@ -557,12 +561,18 @@ def _command(verb: Verb, about: str) -> Callable[[str], None]:
     return command
 
 
-_HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
+_HELP = {
+    "experiment": "exp_..., or its name",
+    "trial": "trl_...",
+    "experiment or trial": "exp_..., or the name of an experiment; or trl_...",
+}
 
-for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
+for _verb in {**TRIAL_VERBS, **VERBS}.values():
     if _verb.name != "resume":  # `resume` above also waits for the end
-        _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
-        app.command(name=_verb.name, help=_verb.summary)(_command(_verb, _about))
+        _both = _verb.name in TRIAL_VERBS and _verb.name in VERBS
+        _about = "experiment or trial" if _both else "trial" if _verb.name in TRIAL_VERBS else "experiment"
+        _help = _verb.summary.replace("the experiment", "the experiment or trial") if _both else _verb.summary
+        app.command(name=_verb.name, help=_help)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:
