@@ -4382,7 +4382,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pbt") | {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4481,6 +4481,25 @@ export interface components {
             reduction_factor: number;
             /** @default 1 */
             brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "pb2";
+            /** @default 5 */
+            perturbation_interval: number;
+            /** @default null */
+            hyperparam_bounds: {
+                [key: string]: unknown;
+            } | null;
+            /** @default 0.25 */
+            quantile_fraction: number;
+            /** @default null */
+            custom_explore_fn: string | null;
+            /** @default false */
+            synch: boolean;
+            /** @default true */
+            require_attrs: boolean;
             /** @default null */
             time_attr: string | null;
         } | {
