@@ -5,6 +5,18 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 
 from __future__ import annotations
 
+from tuner.api.schemas.agents import (
+    AgentFailure,
+    AgentLog,
+    AgentReport,
+    AgentVerdict,
+    Assignment,
+    AssignmentRequest,
+    Completion,
+    Heartbeat,
+    LateCheckpoint,
+    LeaseState,
+)
 from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
@@ -80,6 +92,12 @@ __all__ = [
     "COLUMNS",
     "COLUMNS_WORDS",
     "WORDS",
+    "AgentFailure",
+    "AgentLog",
+    "AgentReport",
+    "AgentVerdict",
+    "Assignment",
+    "AssignmentRequest",
     "Best",
     "BestSoFar",
     "BestSoFarOf",
@@ -95,6 +113,7 @@ __all__ = [
     "ClusterRank",
     "ClusterShare",
     "ClusterWait",
+    "Completion",
     "Configuration",
     "Continuation",
     "Counts",
@@ -118,9 +137,12 @@ __all__ = [
     "ForecastRange",
     "Fork",
     "Health",
+    "Heartbeat",
     "Importances",
     "Improvement",
     "Json",
+    "LateCheckpoint",
+    "LeaseState",
     "Lineage",
     "LineageSegment",
     "Live",
