@@ -5,10 +5,24 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 
 from __future__ import annotations
 
+from tuner.api.schemas.agents import (
+    AgentFailure,
+    AgentLog,
+    AgentReport,
+    AgentVerdict,
+    Assignment,
+    AssignmentRequest,
+    Completion,
+    Heartbeat,
+    LateCheckpoint,
+    LeaseState,
+)
 from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
+    COLUMNS,
+    COLUMNS_WORDS,
     BestSoFar,
     BestSoFarOf,
     Curves,
@@ -16,6 +30,7 @@ from tuner.api.schemas.curves import (
     MetricCurve,
     Series,
     TrialCurves,
+    as_columns,
     mode_of,
 )
 from tuner.api.schemas.decisions import Decision, DecisionKind, DecisionPage
@@ -74,7 +89,15 @@ from tuner.api.schemas.trials import (
 from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
+    "COLUMNS",
+    "COLUMNS_WORDS",
     "WORDS",
+    "AgentFailure",
+    "AgentLog",
+    "AgentReport",
+    "AgentVerdict",
+    "Assignment",
+    "AssignmentRequest",
     "Best",
     "BestSoFar",
     "BestSoFarOf",
@@ -90,6 +113,7 @@ __all__ = [
     "ClusterRank",
     "ClusterShare",
     "ClusterWait",
+    "Completion",
     "Configuration",
     "Continuation",
     "Counts",
@@ -113,9 +137,12 @@ __all__ = [
     "ForecastRange",
     "Fork",
     "Health",
+    "Heartbeat",
     "Importances",
     "Improvement",
     "Json",
+    "LateCheckpoint",
+    "LeaseState",
     "Lineage",
     "LineageSegment",
     "Live",
@@ -158,6 +185,7 @@ __all__ = [
     "UsageSeries",
     "Webhook",
     "WebhookList",
+    "as_columns",
     "labels",
     "mode_of",
     "rfc3339",

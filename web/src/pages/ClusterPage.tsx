@@ -50,7 +50,7 @@ export default function ClusterPage() {
         <Panel>
           <p className={classes.words}>
             {query.error?.message} The cluster is shown while a driver runs. It starts with the first experiment that
-            this service drives; <code>tuner doctor</code> says what may keep it from starting.
+            this service drives; <code>tuner doctor</code> finds what may keep it from starting.
           </p>
         </Panel>
       )}
@@ -82,7 +82,7 @@ export default function ClusterPage() {
             <Table
               label="Waiting"
               heads={["", "Experiment", "Trial", "Why it waits", "Asks for", "Waits for", "Priority"]}
-              empty="Nothing waits: every trial that could run has room."
+              empty="No trial is waiting."
               long={3}
               rows={found.waiting.map((one) => [
                 one.position,
@@ -111,7 +111,7 @@ export default function ClusterPage() {
             <Table
               label="Running"
               heads={["Experiment", "Trial", "Holds", "Nodes", "GPUs", "Since"]}
-              empty="No trial runs at the moment."
+              empty="No trial is running."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
@@ -128,7 +128,7 @@ export default function ClusterPage() {
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Waiting"]}
-              empty="This service drives no experiment at the moment."
+              empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),
                 one.priority,
