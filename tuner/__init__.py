@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # so that pickles of earlier versions can be loaded, whichever module of this package is imported first
+_moved.install()  # registers old module names, so that pickles of earlier versions can be loaded
 
-if _folder := os.environ.get("_TUNER_SCRIPT"):  # a script that runs as a trial tells its rank that it reports by itself
+# in a script that runs as a trial: tells the rank that the script calls tuner.report itself
+if _folder := os.environ.get("_TUNER_SCRIPT"):
     with suppress(OSError), open(os.path.join(_folder, "imported"), "w"):
         pass
 
@@ -39,6 +40,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
+    "tuner.sdk.observe": ("observe",),
+    "tuner.sdk.imports": ("import_optuna", "import_ray"),
     "tuner.sdk.study": ("create_study",),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
@@ -46,6 +49,7 @@ _MODULES = {
     "torch": "tuner.torch",
     "lightning": "tuner.lightning",
     "stoppers": "tuner.schedulers.stoppers",
+    "callbacks": "tuner.sdk.callbacks",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -75,7 +79,11 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk import callbacks as callbacks
     from tuner.sdk.executors import shutdown as shutdown
+    from tuner.sdk.imports import import_optuna as import_optuna
+    from tuner.sdk.imports import import_ray as import_ray
+    from tuner.sdk.observe import observe as observe
     from tuner.sdk.replay import recommend_scheduler as recommend_scheduler
     from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result
@@ -104,7 +112,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.trials.training.session import report as report
     from tuner.trials.training.session import should_checkpoint as should_checkpoint
 
-else:  # hidden from type checkers, for which an unknown name is then an error
+else:  # hidden from type checkers, so that they report unknown names
 
     def __getattr__(name: str) -> Any:
         if home := _HOME_OF.get(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ from tuner.api.routes import (
     verbs,
     webhooks,
 )
+from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 
-GZIP_LEVEL = 1  # higher levels take several times as long and save only a few per cent
+GZIP_LEVEL = 1  # higher levels take several times as long and save only a few percent
 
 
 def create_app(
@@ -55,6 +57,7 @@ def create_app(
     cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
+    agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
@@ -66,15 +69,22 @@ def create_app(
         store: the database. The caller closes it.
         poke: called after a command or an experiment was written, to wake the driver. It must return at once.
         problem: returns why the driver is not ready, or None.
-        look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
-            raises DriverSilent if no driver answers.
-        cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
-        figures: returns what the driver host measures of itself, or None if there is none.
-        web: the folder of the built page. By default the one in the package.
+        look: returns rank -> {"stack": ..., resource usage} of a segment, or an empty dict if the segment is not
+            running. It raises DriverSilent if no driver answers.
+        cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
+        figures: returns the driver host's own metrics, or None if there is no host.
+        agents: passes a question of an agent on to `Host.agent`. It raises DriverSilent if there is no driver.
+        web: the folder of the built page. None: the one in the package.
     """
     settings = secured(settings)
     context = Context(
-        settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
+        settings,
+        store,
+        poke or (lambda: None),
+        problem or (lambda: None),
+        look or _nobody,
+        cluster or _no_cluster,
+        agents or _no_agents,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -99,7 +109,8 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks):
+    parts = (experiments, trials, checkpoints, verbs, agent_routes, bundles, cluster_routes, access, webhooks)
+    for part in parts:
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -113,10 +124,7 @@ def create_app(
         for prefix, part in (
             ("", health),
             ("", monitoring),
-            *(
-                ("/api/v1", part)
-                for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks)
-            ),
+            *(("/api/v1", part) for part in parts),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)
@@ -148,8 +156,14 @@ def _sign_in(settings: Settings) -> APIRouter:
 
 
 def _no_cluster() -> Mapping[str, Any]:
-    raise DriverSilent("no driver runs beside this page; only `tuner serve` knows its cluster")
+    raise DriverSilent("this service has no driver; only `tuner serve` shows the cluster")
+
+
+def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    raise DriverSilent("no driver runs beside this page; agents need `tuner serve`")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
-    raise DriverSilent("a script drives this experiment; only an experiment that `tuner serve` drives can be looked at")
+    raise DriverSilent(
+        "a script drives this experiment; stacks are available only for experiments that `tuner serve` drives"
+    )

@@ -1,4 +1,4 @@
-"""Turn the API's answers into the records that a database gives, so that `Result` and `Progress` take either."""
+"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.domain.experiment import Objective, Spec
 from tuner.experiment.lineage import Place
 from tuner.sdk.result import Found, history_row
 from tuner.space import Space
-from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, TrialRecord
 
 
 class Log:
@@ -26,7 +26,7 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
 
     def add(self, event: Event) -> None:
-        """Take in a message of the stream of events."""
+        """Add a message of the event stream."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
@@ -46,7 +46,7 @@ def found_of(
     log: Log,
     space: Space | None,
 ) -> Found:
-    """Return what a `Result` is made from."""
+    """Return the data of a `Result`."""
     by_trial: dict[int, list[SegmentRecord]] = {}
     for item in segments:
         by_trial.setdefault(item.trial_number, []).append(segment_record(item))
@@ -66,7 +66,7 @@ def found_of(
 
 
 def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
-    """Return the record of an experiment. Of its spec it has what the API shows."""
+    """Return the record of an experiment. Its spec contains only what the API shows."""
     spec = Spec(
         name=shown.name,
         space=shown.space,
@@ -181,7 +181,7 @@ def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
 
 
 def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
-    """Return where the best value was reported: in the newest segment that trained its configuration at that time."""
+    """Return where the best value was reported: in the newest segment that covers its time with its configuration."""
     at = best.iteration or 0
     fitting = [one for one in segments if one.start_iteration < at and dict(one.params) == dict(best.params)]
     return Place(best.trial_number, fitting[-1].ordinal, at) if fitting else None
@@ -202,3 +202,18 @@ def _time(text: str) -> float:
 
 def _time_or_none(text: str | None) -> float | None:
     return None if text is None else _time(text)
+
+
+def stream_item(data: Mapping[str, Any]) -> StreamItem:
+    """Return an entry of a service's log as the store has it."""
+    rest = {name: value for name, value in data.items() if name not in ("seq", "time", "trial_number", "trial_id")}
+    if "metrics" in rest:
+        rest["metrics"] = _numbers(rest["metrics"])
+    decided = "payload" in rest  # only decisions have one
+    return StreamItem(
+        seq=data["seq"],
+        event="decision" if decided else rest.pop("kind"),
+        time=_time(data["time"]),
+        trial=data.get("trial_number"),
+        data=rest,
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tuner.client.records import experiment_record, trial_record
+from tuner.client.records import experiment_record, stream_item, trial_record
 from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
@@ -16,23 +16,31 @@ from tuner.errors import Retryable, ServiceError, SpecError
 from tuner.experiment import by_value
 from tuner.names import printable
 from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.observers import observing
 from tuner.sdk.progress import Progress, Warned
 from tuner.sdk.result import Result
+from tuner.settings import Settings
 from tuner.space import Space
-from tuner.store.records import CodeRecord, ExperimentRecord, TrialRecord
+from tuner.store.records import CodeRecord, ExperimentRecord, StreamItem, TrialRecord
 from tuner.usercode import archives
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
-"""Seconds that one look at the service may take; after that the progress says that it does not answer, and looks again."""
+"""Timeout in seconds of one request for the progress. After that, the display says that the service does not answer."""
 
 
 def run_on(
-    address: str | Client, data: Mapping[str, Any], code: CodeRecord, space: Space, parts: Parts, verbose: int
+    address: str | Client,
+    data: Mapping[str, Any],
+    code: CodeRecord,
+    space: Space,
+    parts: Parts,
+    verbose: int,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
-    The modules that the function needs, and that are not installed but lie beside it or in a package of the user, are sent too.
+    Modules of the user that the function imports are sent too; installed packages are not.
 
     Raises:
         SpecError: something cannot be sent to a service, or the service refuses the spec.
@@ -47,25 +55,34 @@ def run_on(
         own = {"bundle": client.upload_code(files)} if files else {}
         return client.create({**spec, **own}), -1
 
-    return _begun(address, begin, space, verbose)
+    return _begun(address, begin, space, verbose, callbacks)
 
 
 def _begun(
-    address: str | Client, begin: Callable[[Client], tuple[ExperimentHandle, int]], space: Space | None, verbose: int
+    address: str | Client,
+    begin: Callable[[Client], tuple[ExperimentHandle, int]],
+    space: Space | None,
+    verbose: int,
+    callbacks: Sequence[Any],
 ) -> Result:
-    """Begin something on a service and follow it. `begin` also returns the last_event_seq from before the service acts."""
+    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the last_event_seq from before."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
         interrupts = stack.enter_context(Interrupts(lambda: None))
         handle, before = begin(client)
         with interrupts.heard():
-            found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose)
-    return found.with_more(functools.partial(_add, address, handle.id, space))
+            found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose, callbacks)
+    return found.with_more(functools.partial(_add, address, handle.id, space, callbacks))
 
 
 def _add(
-    address: str | Client, experiment_id: str, space: Space | None, num_samples: int | None, verbose: int
+    address: str | Client,
+    experiment_id: str,
+    space: Space | None,
+    callbacks: Sequence[Any],
+    num_samples: int | None,
+    verbose: int,
 ) -> Result:
     """Run more trials of an experiment of a service."""
 
@@ -73,7 +90,7 @@ def _add(
         handle = client.experiment(experiment_id)
         return handle, handle.continue_(num_samples).last_event_seq
 
-    return _begun(address, begin, space, verbose)
+    return _begun(address, begin, space, verbose, callbacks)
 
 
 def _follow(
@@ -83,15 +100,19 @@ def _follow(
     interrupts: Interrupts,
     space: Space | None,
     verbose: int,
+    callbacks: Sequence[Any],
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
-    The first Ctrl-C pauses it. The second ends this call, and the experiment stays with the service.
+    The first Ctrl-C pauses it. The second ends this call, but not the experiment.
 
-    looks: A handle of the same experiment whose requests time out soon.
-    before: The last_event_seq from before the service acts. An end up to there is an old one.
+    looks: a handle of the same experiment with a short timeout.
+    before: the last_event_seq from before the service acted. An end at or before it is from an earlier run.
     """
-    with Progress(_Served(looks), show=verbose > 0) as progress:
+    with (
+        Progress(_Served(looks), show=verbose > 0) as progress,
+        observing(callbacks, ServedLog(looks), handle.id, Settings.from_env().home, progress.say),
+    ):
         progress.say(f"{handle.id} runs at {handle.client.address}")
         while not _is_over(looks, before):
             progress.update()
@@ -111,7 +132,7 @@ def _follow(
 
 
 def _is_over(handle: ExperimentHandle, before: int) -> bool:
-    """Return True if the experiment has ended or is paused since `before`. A service that is away has not ended it."""
+    """Return True if the experiment has ended or was paused since `before`, False if the service cannot be reached."""
     try:
         found = handle.get()
     except ServiceError as error:
@@ -122,19 +143,19 @@ def _is_over(handle: ExperimentHandle, before: int) -> bool:
 
 
 def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[str, Any]:
-    """Return the spec with its function, as a service takes it."""
+    """Return the spec, with its function, in the form that the service accepts."""
     if code.space_blob is not None:
         raise SpecError(
-            "it has choices or functions that are Python objects, which cannot be sent to a service: use numbers, texts and "
-            "lists, and look the objects up in the training function",
+            "it has choices or functions that are Python objects, which cannot be sent to a service: use "
+            "numbers, strings and lists, and look up the objects in the training function",
             "/space",
         )
     names = {"scheduler": "scheduler", "searcher": "search_alg", "stopper": "stop"}
     own = [name for part, name in names.items() if _is_own(data["search" if part == "searcher" else name])]
     if own or code.parts_blob is not None:
         raise SpecError(
-            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the search without "
-            "address",
+            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the "
+            "search without address",
             f"/{(own or ['scheduler'])[0]}",
         )
     sent = {name: value for name, value in data.items() if value is not None}
@@ -143,6 +164,27 @@ def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[s
 
 def _is_own(part: Mapping[str, Any]) -> bool:
     return part.get("type") == "python"
+
+
+class ServedLog:
+    """A service as the source of the log that callbacks observe."""
+
+    def __init__(self, handle: ExperimentHandle) -> None:
+        self._handle = handle
+
+    def experiment(self) -> ExperimentRecord:
+        return experiment_record(self._handle.get())
+
+    def entries(self, after: int, limit: int) -> Sequence[StreamItem]:
+        last = self._handle.get().last_event_seq
+        found: list[StreamItem] = []
+        if last > after:
+            for data in self._handle.events(after):
+                if data["kind"] != "experiment":
+                    found.append(stream_item(data))
+                if data["seq"] >= last or len(found) >= limit:
+                    break
+        return found
 
 
 class _Served:

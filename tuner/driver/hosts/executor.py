@@ -5,30 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
-from tuner.domain.segments import CheckpointInfo
+from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
 from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Standing, ordinary
-from tuner.trials.groups.manager import GroupManager, Logs
+from tuner.trials.groups.manager import Logs
+from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.report_socket import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """The facts about a host that an executor needs to make worker groups.
+    """Options of a host that an executor needs to make worker groups.
 
     Attributes:
-        name: of the host.
-        report_address: where it listens for reports; None if ranks can only reach it through Ray.
-        logs: keeps what the ranks print.
+        name: the host's name.
+        report_address: the address at which it listens for reports; None if ranks can reach it only through Ray.
+        logs: stores the logs of ranks.
         log_limit: how much of each log the ranks send; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
-        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
-        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+        reserve_after_s: seconds that a group waits before free resources are reserved for it.
+        preempt_after_s: minimum seconds that a group runs before it has to make room for another experiment.
     """
 
     name: str = ""
@@ -40,12 +41,70 @@ class GroupOptions:
     preempt_after_s: float = PREEMPT_AFTER_S
 
 
-class Executor(Protocol):
-    """Runs trials for a driver host. All methods belong to the host's event loop, unless they say otherwise."""
+class SegmentInbox(Inbox, Protocol):
+    """Receives a segment's messages. `tuner.driver.hosts.driven.RankInbound` is one."""
 
-    name: Literal["ray", "local"]
+    async def report(
+        self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
+    ) -> Verdict | Resend | None:
+        """Commit reports, and return the verdict."""
+
+    async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
+        """Commit that a checkpoint was written."""
+
+    def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Say why a report of these metrics would fail the trial, or return None. last: the trial ends with it."""
+
+    async def settled(self, segment: SegmentRef) -> None:
+        """Wait until the end of a segment is committed."""
+
+
+class SegmentGroups(Protocol):
+    """Runs segments: `GroupManager` on worker groups of ours, `AgentGroups` on programs elsewhere.
+
+    All methods belong to the host's event loop.
+    """
+
+    async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
+        """Run one segment to its end."""
+
+    async def interrupt(self, segment_id: str, action: str) -> None:
+        """Make a segment wait for a verdict soon. "kill" ends it at once."""
+
+    async def kill(self, segment_id: str, reason: str) -> None:
+        """End a segment now, as failed."""
+
+    async def rest(self, keep: bool) -> None:
+        """End what is idle. With `keep`, end only what holds GPUs."""
+
+    async def close(self) -> None:
+        """End everything."""
+
+    def forget(self, experiment: str) -> None:
+        """Forget an experiment that has ended."""
+
+    def stats(self) -> dict[str, int]:
+        """Return how many segments run and wait, and how many idle groups are kept."""
+
+    def training(self) -> list[str]:
+        """Return the ids of the segments that train now."""
+
+    async def stacks(self, segment_id: str) -> dict[str, str]:
+        """Return rank -> its Python stacks now, or why there are none."""
+
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """Return rank -> what it uses now, for the ranks that answer."""
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """Return segment -> rank -> what it uses now, for the segments that run here."""
+
+
+class Executor(Protocol):
+    """Runs trials for a driver host. Call its methods in the host's event loop, unless they say otherwise."""
+
+    name: Literal["ray", "local", "agents"]
     own_process: bool
-    """True if the host has a process to itself."""
+    """True if the host has its own process."""
 
     @property
     def node(self) -> str | None:
@@ -54,26 +113,26 @@ class Executor(Protocol):
     def listen_at(self) -> str:
         """Return the address of this machine at which ranks reach the host."""
 
-    def groups(self, options: GroupOptions) -> GroupManager:
-        """Return the worker groups of the host. Called once."""
+    def groups(self, options: GroupOptions) -> SegmentGroups:
+        """Create the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:
-        """Remove what hosts that were killed have left. May block; called in a thread."""
+        """Remove what killed hosts have left behind. May block; called in a thread."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many groups of this kind there is room for at once, at least one; None if they ask for nothing."""
+        """Return how many groups of this kind can run at once, at least one; None if they need no resources."""
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes as `ray.nodes` does, and the resources that are free."""
+        """Return the nodes in the form of `ray.nodes`, and the free resources."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
+        """Run a function on a node. If the node is unknown, run it here, since this machine may have been that node earlier."""
 
     def share(self, value: Any) -> Any:
-        """Return a reference by which ranks get the value, or the value itself. May block; called in a thread."""
+        """Return a reference from which ranks get the value, or the value itself. May block; called in a thread."""
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Return the value of a function, computed in another process that has these entries in `sys.path`."""
+        """Call a function in another process that has these entries in `sys.path`, and return its value."""
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         """Delete the content of a checkpoint, on whichever node it is."""
