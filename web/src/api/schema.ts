@@ -7104,6 +7104,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Curves"];
+                    "application/vnd.tuner.curves": string;
                 };
             };
             /** @description the client already has this answer: its ETag was in If-None-Match */
