@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import ClusterUnreachable, Conflict, NotAllowed, NotFound, Retryable, SpecError, TunerError
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
@@ -24,7 +25,8 @@ _chosen: dict[str, str | None] = {}
 @app.callback()
 def choose(
     address: Annotated[
-        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS")
+        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS; commands that work only on this "
+            "machine refuse it")
     ] = None,
     token: Annotated[str | None, typer.Option(help="token for that service; by default TUNER_TOKEN")] = None,
 ) -> None:
@@ -32,7 +34,7 @@ def choose(
     _chosen.update(address=address, token=token)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON line at the end")] = False,
     serve_after: Annotated[bool, typer.Option("--serve", help="serve the web UI until Ctrl-C")] = False,
@@ -45,7 +47,7 @@ def demo(
     run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(context_settings={"allow_interspersed_args": False}, cls=OnService)
 def run(
     target: Annotated[str, typer.Argument(metavar="SCRIPT", help="a script, or FILE.py:FUNCTION, or module:function")],
     arguments: Annotated[
@@ -120,7 +122,7 @@ def run(
         raise typer.Exit(status)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def serve(
     host: Annotated[str | None, typer.Option(help="address to bind; any address but loopback needs tokens")] = None,
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
@@ -150,7 +152,7 @@ def serve(
     service.serve(settings, adopt)
 
 
-@app.command()
+@app.command(cls=OnService)
 def resume(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
@@ -163,6 +165,8 @@ def resume(
     if settings.address is not None:
         from tuner.cli.experiments import ask
 
+        if ray_address is not None:
+            raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
         print(printable(ask(settings, "resume", experiment)))
         return
     from tuner.sdk.run import resume as take_up
@@ -171,7 +175,7 @@ def resume(
     print(result)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def migrate(
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
 ) -> None:
@@ -185,7 +189,7 @@ def migrate(
     print(f"{shown_url(settings.database_url)} is up to date")
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
     """Copy the database of this home to an SQLite file. Services and searches may go on meanwhile."""
     from pathlib import Path
@@ -196,7 +200,7 @@ def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
     print(printable(f"{file}: {size:,} bytes"))
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def restore(
     file: Annotated[str, typer.Argument(help="what `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
@@ -214,7 +218,7 @@ def restore(
     print(printable(f"the database is as in {file}"))
 
 
-@app.command()
+@app.command(cls=OnService)
 def explain(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name for all its decisions")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
@@ -230,7 +234,7 @@ def explain(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnNeither)
 def simulate(
     target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION, or module:function, which yields tuner.Step")],
     param: Annotated[list[str], typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")],
@@ -269,7 +273,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=OnNeither)
 def docs(
     topic: Annotated[
         str | None, typer.Argument(help="a page such as recipes, an error such as SpecError, or a cause such as oom")
@@ -281,7 +285,7 @@ def docs(
     print(text_about(topic))
 
 
-@app.command()
+@app.command(cls=OnService)
 def logs(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
@@ -309,7 +313,7 @@ def logs(
         print("no output to show" if search or tail == 0 else "this trial has printed nothing", file=sys.stderr)
 
 
-@app.command()
+@app.command(cls=OnService)
 def replay(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
     scheduler: Annotated[
@@ -330,7 +334,7 @@ def replay(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
@@ -346,8 +350,8 @@ def schedule(
     print(schedule_of(settings, experiment, trial))
 
 
-@app.command(name="ls")
-@app.command(name="list")
+@app.command(name="ls", cls=OnService)
+@app.command(name="list", cls=OnService)
 def list_experiments(
     limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
@@ -366,7 +370,7 @@ def list_experiments(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def submit(
     spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
     key: Annotated[
@@ -382,7 +386,7 @@ def submit(
     print(create(_settings(), spec, key, code))
 
 
-@app.command()
+@app.command(cls=OnService)
 def fork(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     changes: Annotated[
@@ -400,7 +404,7 @@ def fork(
     print(experiments.fork(_settings(), experiment, changes or [], learn, key))
 
 
-@app.command()
+@app.command(cls=OnService)
 def show(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -413,7 +417,7 @@ def show(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]) -> None:
     """Print the best trial with its configuration and its checkpoint as JSON. Exit status 1 if there is none."""
     from tuner.cli import experiments
@@ -424,7 +428,7 @@ def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]
     print(json.dumps(found))
 
 
-@app.command()
+@app.command(cls=OnService)
 def export(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     file: Annotated[Path, typer.Argument(help="where to write it; .csv, .json or .parquet says the format")],
@@ -437,7 +441,7 @@ def export(
     experiments.export(experiments.result(_settings(), experiment), file, form, history)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def doctor(
     quick: Annotated[
         bool, typer.Option("--quick", help="skip the checks that take seconds: torch, two ranks, Ray")
@@ -455,7 +459,7 @@ tokens = typer.Typer(help="Who may use the service: create, list and revoke toke
 app.add_typer(tokens, name="token")
 
 
-@tokens.command(name="create")
+@tokens.command(name="create", cls=OnService)
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
@@ -472,7 +476,7 @@ def create_token(
         print(remote.create_token(settings, name, role, expires_days, project)["secret"])
 
 
-@tokens.command(name="list")
+@tokens.command(name="list", cls=OnService)
 def list_tokens(as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False) -> None:
     """List all tokens, newest first, without their secrets."""
     from tuner.cli import access, remote
@@ -483,7 +487,7 @@ def list_tokens(as_json: Annotated[bool, typer.Option("--json", help="one JSON o
         print(printable(line))
 
 
-@tokens.command(name="revoke")
+@tokens.command(name="revoke", cls=OnService)
 def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner token list` shows it")]) -> None:
     """Revoke a token. Running services notice within 5 seconds."""
     from tuner.cli import access, remote
@@ -500,7 +504,7 @@ app.add_typer(webhooks, name="webhook")
 WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list` shows it")]
 
 
-@webhooks.command(name="add")
+@webhooks.command(name="add", cls=OnService)
 def add_webhook(
     url: Annotated[str, typer.Argument(help="where deliveries are sent by POST")],
     events: Annotated[list[str], typer.Argument(help="such as experiment.completed trial.failed")],
@@ -516,7 +520,7 @@ def add_webhook(
         print(printable(line))
 
 
-@webhooks.command(name="list")
+@webhooks.command(name="list", cls=OnService)
 def list_webhooks() -> None:
     """List the webhooks, newest first, without their secrets."""
     from tuner.cli import webhooks as module
@@ -525,7 +529,7 @@ def list_webhooks() -> None:
         print(printable(line))
 
 
-@webhooks.command(name="rm")
+@webhooks.command(name="rm", cls=OnService)
 def remove_webhook(webhook: WebhookId) -> None:
     """Remove a webhook and what it still had to be told."""
     from tuner.cli import webhooks as module
@@ -534,7 +538,7 @@ def remove_webhook(webhook: WebhookId) -> None:
     print(printable(f"removed {webhook}"))
 
 
-@webhooks.command(name="test")
+@webhooks.command(name="test", cls=OnService)
 def test_webhook(webhook: WebhookId) -> None:
     """Send a test and say whether it has arrived. Exit status 1 if it has not."""
     from tuner.cli import webhooks as module
@@ -562,7 +566,7 @@ _HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
 for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
     if _verb.name != "resume":  # `resume` above also waits for the end
         _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
-        app.command(name=_verb.name, help=_verb.summary)(_command(_verb, _about))
+        app.command(name=_verb.name, help=_verb.summary, cls=OnService)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

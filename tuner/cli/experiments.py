@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
+PATIENCE_S = 5.0
+"""How long a command tries to reach a service."""
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
@@ -186,7 +188,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
     """Connect to a service for one command."""
     from tuner.client.synchronous import connect  # loads httpx and the models of the API
 
-    with connect(address, token=settings.token, patience_s=5.0) as client:
+    with connect(address, token=settings.token, patience_s=PATIENCE_S) as client:
         yield client
 
 
