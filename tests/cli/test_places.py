@@ -6,10 +6,11 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from tests.store.examples import a_spec
@@ -30,20 +31,18 @@ WORDS = {
 """What is given for a required parameter of this name. Others get a word."""
 
 
-def commands(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, command in group.commands.items():
-        if isinstance(command, click.Group):
+        if isinstance(command, TyperGroup):
             yield from commands(command, *above, name)
         else:
             yield (*above, name), command
 
 
-ROOT = typer.main.get_command(app)
-assert isinstance(ROOT, click.Group)
-ALL = dict(commands(ROOT))
+ALL = dict(commands(typer.main.get_command(app)))
 
 
-def of(kind: type[click.Command]) -> list[tuple[str, ...]]:
+def of(kind: type[TyperCommand]) -> list[tuple[str, ...]]:
     return [path for path, command in ALL.items() if isinstance(command, kind)]
 
 
@@ -59,13 +58,13 @@ def words(path: tuple[str, ...], folder: Path) -> list[str]:
             value = str(folder / "spec.yaml")
         if parameter.name == "file":
             value = str(folder / "file.csv")
-        found += [parameter.opts[0], value] if isinstance(parameter, click.Option) else [value]
+        found += [parameter.opts[0], value] if parameter.param_type_name == "option" else [value]
     return found
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home that does not exist: a command that uses it would make it."""
+    """Set a home that does not exist: a command that uses it would make it."""
     home = tmp_path / "home"
     monkeypatch.setenv("TUNER_HOME", str(home))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
@@ -101,6 +100,7 @@ def test_a_command_of_the_service_does_not_use_this_home_instead(
     path: tuple[str, ...], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.cli.experiments.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tuner.client.protocol.FIRST_CONTACT_S", 0.0)
     failed = CliRunner().invoke(app, ["--address", NOBODY, *words(path, tmp_path)])
     assert isinstance(failed.exception, TunerError), failed.output
     assert exit_code(failed.exception) == 6, failed.exception

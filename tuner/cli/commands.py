@@ -25,8 +25,7 @@ _chosen: dict[str, str | None] = {}
 @app.callback()
 def choose(
     address: Annotated[
-        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS; commands that work only on this "
-            "machine refuse it")
+        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS")
     ] = None,
     token: Annotated[str | None, typer.Option(help="token for that service; by default TUNER_TOKEN")] = None,
 ) -> None:
