@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 from tuner.errors import SpecError
@@ -21,7 +20,7 @@ class OnThisMachine(TyperCommand):
     So `tuner --address URL restore FILE` does not replace the database of this home instead of the service's.
     """
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         given = ctx.find_root().params.get("address")
         if (address := given or Settings.from_env().address) is not None:
             remedy = "leave --address out" if given else "unset TUNER_ADDRESS"
