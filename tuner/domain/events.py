@@ -198,7 +198,9 @@ class Amended(_Event):
     """A user has changed the spec of the experiment, which `Spec.amended` does."""
 
     KIND = "amended"
-    changes: Mapping[str, Any]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}
+    changes: Mapping[
+        str, Any
+    ]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}; a new space with "former_spaces"
     reason: str = ""
 
 
@@ -207,7 +209,7 @@ class Enqueued(_Event):
     """A user wants these trials, before those that the searcher proposes and on top of num_samples.
 
     points: {"params": flat params, the others are drawn; "checkpoint": where to start from, ""; "parent": number of the trial
-    that saved it, None}.
+    that saved it, None; "space_revision": of the space that the params are from, None for the present one}.
     """
 
     KIND = "enqueued"

@@ -33,7 +33,7 @@ class EarlierExperiment:
         name: what the log calls it.
         objective: its first objective.
         space: its space.
-        recording: its trials.
+        recording: its trials. Each configuration is of `space`.
     """
 
     name: str

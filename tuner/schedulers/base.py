@@ -32,6 +32,7 @@ from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
     from tuner.space import Space
+    from tuner.space.revisions import Revisions
 
 
 class MetricConstraint(Protocol):
@@ -61,11 +62,19 @@ class SchedulerContext:
     constraints: tuple[MetricConstraint, ...] = ()  # the bounds that results must satisfy
     gpus: float = 0.0  # the resources of a trial, all ranks together
     earlier: Mapping[str, Any] | None = None  # knowledge from earlier experiments, see `Spec.earlier`
+    revisions: Revisions | None = None  # the spaces so far, if a user has changed the space
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
         """Return all objectives, the first one first."""
         return self.objectives or (self.objective,)
+
+    def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
+        """Return the trial's configuration in the present space; None if it does not lie in it.
+
+        A trial keeps the configuration of the space from which it was proposed, see `tuner.space.revisions`.
+        """
+        return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +186,10 @@ class Scheduler(ABC):
         self.context = context
 
     def amend(self, context: SchedulerContext) -> None:
-        """Adapt to a num_samples or limits that a user has changed. The rest of the context is as in `setup`."""
+        """Adapt to a num_samples, limits or a space that a user has changed. The rest of the context is as in `setup`.
+
+        A scheduler that looks at configurations reads them by `SchedulerContext.params_of`.
+        """
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:

@@ -18,7 +18,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
 from tuner.sdk.echo import Echo
-from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
 
@@ -107,7 +107,7 @@ class Progress:
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # the data that the table shows
         self._seen_seq = -1
         self._warned_seq = 0
-        self._space: Space | None = None
+        self._space: Revisions | None = None
         self._said_budget = self._away = False
         self._failed = 0  # how many trials there were at the last look
         self._told: set[str] = set()  # the failures that were shown
@@ -232,8 +232,8 @@ class Progress:
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration with the values of choices instead of their indices."""
         if self._space is None:
-            self._space = Space.from_json(self.source.experiment().spec.space, opaque=True)
-        return self._space.readable(params)
+            self._space = Revisions.of(self.source.experiment().spec)
+        return self._space.holding(params).readable(params)
 
     def _picture(self) -> RenderableType:
         if self._latest is None:

@@ -133,6 +133,7 @@ class Core:
 
     def _pinned(self, decision: d.Exploit) -> Decision:
         """Name the donor's checkpoint in an exploit; or pause the trial until the donor has one."""
+        decision = replace(decision, space_revision=self.experiment.revisions.newest)
         donor = self.trials[decision.donor].checkpoint
         if donor is not None and donor.ready:
             return replace(decision, checkpoint=donor.id)

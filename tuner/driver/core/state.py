@@ -39,6 +39,7 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
+from tuner.space.revisions import Revisions
 
 _S, _X = TrialState, ExperimentState
 
@@ -52,6 +53,7 @@ class Wish:
     parent: int | None = None
     reason: str = ""
     key: str = ""  # the request that asked for it; a tag of the trial, by which the request finds it
+    space_revision: int | None = None  # of the space that `params` are from; None: of the space when it was asked for
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class State:
         self.before = 0.0  # of the one before it
         self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
         self.queue: deque[Wish] = deque()  # trials that users want, and that have not been started
+        self.revisions = Revisions([searcher.context.space])  # the spaces so far
         self.asked = 0  # how many trials users have wanted so far
         self.usage = Usage(spec.scaling)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
@@ -358,11 +361,21 @@ class State:
             start = trial.checkpoint
             name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
             why = f"trial {trial.number} again, from {where}, {reason or 'by a user'}"
-            self._enqueue([Wish(params=dict(trial.params), checkpoint=name, parent=trial.number, reason=why)])
+            same = Wish(
+                params=dict(trial.params),
+                checkpoint=name,
+                parent=trial.number,
+                reason=why,
+                space_revision=trial.space_revision,
+            )
+            self._enqueue([same])
 
     def _enqueue(self, wishes: Sequence[Wish]) -> None:
         """Add trials that a user wants to those that are to be started next."""
-        self.queue.extend(wishes)
+        present = self.revisions.newest
+        self.queue.extend(
+            replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
+        )
         self.asked += len(wishes)
         for wish in wishes:
             self.checkpoints.want(wish.checkpoint, 1)
@@ -392,7 +405,11 @@ class State:
     def _amend(self, changes: Mapping[str, Any]) -> None:
         """Change the spec, and tell the scheduler and the searcher what they have to know of it."""
         self.spec = self.spec.amended(changes)
-        self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
+        context = replace(self.searcher.context, num_samples=self.spec.num_samples)
+        if "space" in changes:
+            self.revisions = Revisions.of(self.spec)
+            context = replace(context, space=self.revisions.present, revisions=self.revisions)
+        self.searcher.amend(context)
         self.exhausted = False
         self._tell_scheduler()
 
@@ -402,6 +419,8 @@ class State:
         samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         context = replace(
             self.scheduler.context,
+            space=self.searcher.context.space,
+            revisions=self.searcher.context.revisions,
             num_samples=None if samples is None else samples + self.asked,
             slots=limits.max_concurrent_trials,
             time_budget_s=limits.time_budget_s,
@@ -468,6 +487,7 @@ class State:
                 kept = self.checkpoints.find(decision.checkpoint)
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
+                trial.space_revision = self._revision(decision)
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Pause():
@@ -483,6 +503,7 @@ class State:
     def _start(self, decision: d.Start, seq: int) -> list[Fact]:
         trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
         trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
+        trial.space_revision = self._revision(decision)
         trial.reason = decision.reason
         self.trials.add(trial)
         self._touch(trial.number)
@@ -495,6 +516,10 @@ class State:
         if decision.asked:
             self.checkpoints.want(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
+
+    def _revision(self, decision: d.Start | d.Exploit) -> int:
+        """Return which space the params of a decision are from."""
+        return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
     def _go_on(self, number: int, reason: str) -> Trial:
         trial = self._touch(number)

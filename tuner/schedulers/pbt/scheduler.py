@@ -140,13 +140,22 @@ class PopulationBasedTraining(Scheduler):
         if not context.checkpoints:
             message = "population based training copies checkpoints, but this trainable saves none"
             raise SpecError(message, "/scheduler/type")
-        self._explore = Explorer(
+        self._explore = self._explorer(context)
+
+    def _explorer(self, context: SchedulerContext) -> Explorer:
+        return Explorer(
             context.space,
             self.mutations,
             self.resample_probability,
             self.perturbation_factors,
             self.custom_explore_fn,
         )
+
+    def amend(self, context: SchedulerContext) -> None:
+        changed = context.space is not self.context.space
+        super().amend(context)
+        if changed:
+            self._explore = self._explorer(context)
 
     def to_json(self) -> dict[str, Any]:
         explore = self.custom_explore_fn
@@ -322,9 +331,18 @@ class PopulationBasedTraining(Scheduler):
         donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}
         return dict(sorted(donors.items(), key=lambda item: item[1] is None))
 
+    def _carried(self, donor: Trial) -> Mapping[str, Any]:
+        """Return the donor's configuration in the present space. Numbers that are out of range move to the nearest end."""
+        revisions = self.context.revisions
+        return (
+            donor.params
+            if revisions is None
+            else revisions.carried(donor.params, donor.space_revision, clip=True).params
+        )
+
     def _exploit(self, trial: int, donor: int, trials: Population) -> Exploit:
         rng = keyed_random(self.context.seed, "explore", trial, len(self.state.moves[trial]))
-        params, how = self._explore(trials[donor].params, rng)
+        params, how = self._explore(self._carried(trials[donor]), rng)
         ranking, scores, objective = self.state.ranking, self.state.scores, self.context.objective
         rank = len(ranking) - ranking.bisect_right((scores[trial], trial)) + 1
         where = at(self.context.time_attr, trials[trial].t)
