@@ -28,7 +28,7 @@ WORDS = {
     "events": "experiment.completed",
     "param": "lr=uniform(0,1)",
 }
-"""What is given for a required parameter of this name. Others get a word."""
+"""A value for each required parameter of such a name. Others get a word."""
 
 
 def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:

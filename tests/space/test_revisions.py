@@ -1,4 +1,4 @@
-"""What a configuration of an earlier space is in the present one."""
+"""Configurations of earlier spaces in the present one."""
 
 from __future__ import annotations
 

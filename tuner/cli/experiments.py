@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
 PATIENCE_S = 5.0
-"""How long a command tries to reach a service."""
+"""Seconds for which a command tries to reach a service."""
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:

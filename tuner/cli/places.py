@@ -1,4 +1,4 @@
-"""Where a command works. Every command names one of these classes as its `cls`, and a test asks that it does."""
+"""Name where each command works. A command has one of these classes as its `cls`, and a test asks that it does."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""How often the space of an experiment may be changed. Every change is kept in its spec."""
+"""The most changes of the space of an experiment. All of them are kept in its spec."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 

@@ -1,4 +1,4 @@
-"""The spaces that an experiment has had, and what a configuration of an earlier one is in the present one.
+"""Search spaces that an experiment has had, and configurations of an earlier one in the present one.
 
 A user may change the search space of an experiment. The first space is revision 0. Trials keep the configurations that they have;
 searchers and schedulers read them in the present space, if they lie in it.
@@ -118,7 +118,7 @@ def _holds(space: Space, params: Mapping[str, Any]) -> bool:
 
 
 class _Link:
-    """How configurations of one space are read in another one."""
+    """Reads configurations of one space in another one."""
 
     def __init__(self, theirs: Space, mine: Space) -> None:
         self._theirs, self._mine = theirs, mine
