@@ -26,7 +26,7 @@ _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
 def merged(space: Any, patch: Any) -> Any:
     """Return a space with a merge patch (RFC 7396). A domain, which is an object with a type, replaces what was there."""
-    if not isinstance(patch, Mapping) or isinstance(patch.get("type"), str):
+    if not isinstance(patch, Mapping) or isinstance(patch.get("type"), str) or patch.keys() == {"grid_search"}:
         return patch
     found = dict(space) if isinstance(space, Mapping) else {}
     for name, value in patch.items():
@@ -125,10 +125,11 @@ def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
                 ("/space", f"the {what} is a Python object, and only Python can tell whether it can go on; {_FORK}")
             ]
     try:
-        searcher = search.from_json({key: value for key, value in wanted["search"].items() if key != "warm_start"})
-        if not searcher.REVISES:
+        options = {key: value for key, value in wanted["search"].items() if key != "warm_start"}
+        searcher = None if options["type"] == "auto" else search.from_json(options)
+        if searcher is not None and not searcher.REVISES:
             return [("/space", f"{_why_not(searcher)}; {_FORK}")]
-        scheduler = schedulers.from_json(wanted["scheduler"])
+        scheduler = None if wanted["scheduler"]["type"] == "auto" else schedulers.from_json(wanted["scheduler"])
         checked = replace(spec, stop={}, points_to_evaluate=(), earlier={}, limits=replace(spec.limits, budget=None))
         assemble(checked, after, Parts(scheduler=scheduler, searcher=searcher))
     except SpecError as error:

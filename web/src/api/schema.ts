@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples or limits of an experiment, also while it runs. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -2008,6 +2008,25 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Space Revision
+             * @description how often users have changed the space; trials say which one they are from
+             */
+            space_revision: number;
+            /**
+             * Former Spaces
+             * @description the spaces before the present one, the first one first
+             */
+            former_spaces: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Assumed
+             * @description the values that new parameters are taken to have had in trials of the spaces without them
+             */
+            assumed: {
+                [key: string]: unknown;
+            };
+            /**
              * Search
              * @description as it was requested; `resolved` has what is used
              */
@@ -3483,6 +3502,11 @@ export interface components {
              */
             best_iteration: number | null;
             /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
+            /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
              */
@@ -3611,6 +3635,11 @@ export interface components {
              * @description training_iteration of the report that had best_value
              */
             best_iteration: number | null;
+            /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
             /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
@@ -4768,6 +4797,33 @@ export interface components {
             limits: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Space
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @default null
+             * @example {
+             *       "lr": {
+             *         "lower": 0.001,
+             *         "type": "loguniform",
+             *         "upper": 0.1
+             *       },
+             *       "momentum": null
+             *     }
+             */
+            space: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Assume
+             * @description for each new parameter the value that it had in the trials so far, by its path; null leaves their results out of the search
+             * @default null
+             * @example {
+             *       "dropout": 0
+             *     }
+             */
+            assume: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * ReplayRequest
@@ -5496,6 +5552,15 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
