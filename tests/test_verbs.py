@@ -129,7 +129,7 @@ def test_the_search_space_changes_while_it_runs_and_while_it_is_paused(service: 
     handle = tuner.connect(str(service.client.base_url)).experiment(made["id"])
     until("a report", lambda: (trials := list(handle.trials())) and trials[0].iteration >= 1)
     etag = service.client.get(f"/api/v1/experiments/{made['id']}").headers["etag"]
-    changed = handle.change(etag=etag, space={"x": tuner.uniform(2, 3), "steps": tuner.randint(3, 5)})
+    changed = handle.change(etag=etag, space={"x": tuner.uniform(2, 3), "steps": tuner.randint(3, 21)})
     assert (changed.space_revision, len(changed.former_spaces)) == (1, 1)
     with pytest.raises(Conflict, match="is at revision 1, not 0"):
         handle.change(etag=etag, space={"x": None})

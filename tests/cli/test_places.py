@@ -27,6 +27,7 @@ WORDS = {
     "url": "https://example.com/hook",
     "events": "experiment.completed",
     "param": "lr=uniform(0,1)",
+    "changes": "notes=x",
 }
 """A value for each required parameter of such a name. Others get a word."""
 

@@ -84,6 +84,13 @@ def test_what_is_refused_says_why(sqlite_store: Store) -> None:
         "/assume/dropout: dropout is new: give the value that it had in the trials so far, or null to leave their results out "
         "of the search"
     )
+    fixed = sqlite_store.experiments.create(a_spec(num_samples=4, space={"lr": LR, "steps": 20}))
+    sqlite_store.drivers.claim(fixed.id, "driver", 60.0, T0)
+    fixed = sqlite_store.experiments.get(fixed.public_id)
+    assert mistake(sqlite_store, fixed, space={"steps": {"type": "randint", "lower": 1, "upper": 9}}) == (
+        "/assume/steps: steps was 20 so far, which lies outside its domain: give null to leave the results of those trials out "
+        "of the search"
+    )
     outside = mistake(sqlite_store, begun, space={"dropout": DROPOUT}, assume={"dropout": 0.7})
     assert outside == "/assume/dropout: 0.7 lies outside the domain of dropout"
     unknown = mistake(sqlite_store, begun, space={"dropout": DROPOUT}, assume={"dropout": None, "dropuot": 1})

@@ -404,6 +404,24 @@ def fork(
 
 
 @app.command(cls=OnService)
+def change(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="FIELD=VALUE, such as num_samples=40, space.lr.upper=0.5, space.momentum=null or assume.dropout=0; the value is "
+            "JSON or text",
+        ),
+    ],
+) -> None:
+    """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
+    from tuner.cli import experiments
+
+    print(printable(experiments.change(_settings(), experiment, changes)))
+
+
+@app.command(cls=OnService)
 def show(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tuner.errors import SpecError
+from tuner.experiment.usecases import amend_experiment, id_of
 from tuner.sdk.result import Result
 from tuner.sdk.saved import experiments, load
 from tuner.settings import Settings
+from tuner.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +45,21 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
     patch = _patch(changes)
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
         return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
+
+
+def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
+    """Change an experiment, of a service or of this home. Return a line that says what it is now."""
+    patch = _patch(changes)
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            record = amend_experiment(store, id_of(store, experiment), patch)
+            found, revision, space = record.public_id, record.revision, record.spec.space_revision
+    else:
+        with connected(settings, settings.address) as client:
+            shown = client.experiment(experiment).change(**patch)
+            found, revision, space = shown.id, shown.revision, shown.space_revision
+    return f"{found} is at revision {revision}, its search space at revision {space}"
 
 
 def _patch(changes: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.search.base import Searcher
 from tuner.space import Space
-from tuner.space.revisions import added, objects
+from tuner.space.revisions import added, constants, objects
 from tuner.space.words import escape
 
 Errors = list[tuple[str, str]]
@@ -83,14 +83,16 @@ def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool
                 found[path] = _value(after, path, value)
             except (SpecError, ValueError):
                 errors.append((pointer, f"{value!r} lies outside the domain of {path}"))
-    if begun:
-        for path in new:
-            if path not in assume:
+    fixed = constants(before)
+    for path in new if begun else ():
+        if path not in assume:
+            message = f"{path} is new: give the value that it had in the trials so far, or null to leave their results out of the search"
+            if path in fixed:
                 message = (
-                    f"{path} is new: give the value that it had in the trials so far, or null to leave their results out "
-                    "of the search"
+                    f"{path} was {fixed[path]!r} so far, which lies outside its domain: give null to leave the results of those "
+                    "trials out of the search"
                 )
-                errors.append((f"/assume/{escape(path)}", message))
+            errors.append((f"/assume/{escape(path)}", message))
     return found, errors
 
 

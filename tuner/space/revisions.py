@@ -103,6 +103,11 @@ class Revisions:
         return 0
 
 
+def constants(space: Space) -> dict[str, Any]:
+    """Return path -> value of each constant that is a JSON scalar and not in a branch."""
+    return dict(_constants(space._root, ""))
+
+
 def added(before: Space, after: Space) -> list[Parameter]:
     """Return the parameters of a space for which configurations of the space before it have no value."""
     return _Link(before, after).missing
@@ -122,7 +127,7 @@ class _Link:
 
     def __init__(self, theirs: Space, mine: Space) -> None:
         self._theirs, self._mine = theirs, mine
-        self._constants = dict(_constants(theirs._root, ""))
+        self._constants = constants(theirs)
         self._path: dict[str, str] = {}  # my path -> theirs
         self._index: dict[str, dict[int, int]] = {}  # my choice -> index of their category -> index of mine
         self.missing: list[Parameter] = []
