@@ -261,6 +261,12 @@ METHODS: dict[str, Callable[[Problem, int, Setting], History]] = {
     "asha": lambda problem, seed, setting: simulated(
         problem, seed, setting, scheduler={"type": "asha", "reduction_factor": ETA}, search_alg="random"
     ),
+    "bohb": lambda problem, seed, setting: simulated(
+        problem, seed, setting, scheduler={"type": "hyperband", "reduction_factor": ETA}, search_alg="bohb"
+    ),
+    "hyperband": lambda problem, seed, setting: simulated(
+        problem, seed, setting, scheduler={"type": "hyperband", "reduction_factor": ETA}, search_alg="random"
+    ),
     "random": lambda problem, seed, setting: played(problem, Random(problem, seed, setting), setting),
     "ray-asha": lambda problem, seed, setting: played(problem, RayASHA(problem, seed, setting), setting),
     "optuna-tpe": lambda problem, seed, setting: played(problem, Optuna(problem, seed, setting, False), setting),

@@ -14,8 +14,9 @@ With --results each run is appended to a file as it ends, and what the file alre
 the search has changed.
 
 Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `asha` our stopping form over random
-configurations; `ray-asha` Ray's AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and
-`optuna-hyperband` with its HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
+configurations; `hyperband` and `bohb` our HyperBand over random configurations and over those of BOHB's model; `ray-asha` Ray's
+AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and `optuna-hyperband` with its
+HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
 NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers` changed, to find out what each is worth.
 """
 

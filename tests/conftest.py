@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ import pytest
 
 import tuner
 from tests import invariants
+from tuner.driver.hosts.ray_start import without_helpers
 from tuner.store import Store
 
 # The time of an example depends on the load of the machine more than on the code.
@@ -112,7 +114,16 @@ def _is_connected() -> bool:
 class _Ray:
     """The Ray that this process keeps for the next file of tests: none, that of `private_ray`, or that of `local_ray`."""
 
-    kind = ""
+    def __init__(self) -> None:
+        self.kind = ""
+        self.patches = contextlib.ExitStack()
+        self.lean = False
+
+    def begin(self) -> None:
+        """Start every Ray of this process as tuner starts its own, from now on."""
+        if not self.lean:
+            self.patches.enter_context(without_helpers())
+            self.lean = True
 
     def end(self) -> None:
         if _is_connected():
@@ -122,6 +133,7 @@ class _Ray:
 
     def use(self, kind: str) -> bool:
         """End a Ray of another kind. Return whether one of this kind is there."""
+        self.begin()
         if self.kind != kind or not _is_connected():
             self.end()
         there, self.kind = self.kind == kind, kind
@@ -131,8 +143,9 @@ class _Ray:
 @pytest.fixture(scope="session")
 def _kept() -> Iterator[_Ray]:
     kept = _Ray()
-    yield kept
-    kept.end()
+    with kept.patches:
+        yield kept
+        kept.end()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -165,6 +178,7 @@ def local_ray(_kept: _Ray) -> None:
 @pytest.fixture(scope="module")
 def without_ray(_kept: _Ray) -> None:
     """End the kept Ray, for modules that start a Ray of another kind."""
+    _kept.begin()
     _kept.end()
 
 

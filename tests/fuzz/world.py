@@ -42,7 +42,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
 SEARCHERS: list[dict[str, Any]] = [
-    {"type": name} for name in ("random", "random", "qmc", "tpe", "cmaes", "nsgaii", "gp")
+    {"type": name} for name in ("random", "random", "qmc", "bohb", "tpe", "cmaes", "nsgaii", "gp")
 ]
 X = distribution_to_json(FloatDistribution(0.0, 1.0))
 SPACES: list[dict[str, Any]] = [

@@ -111,8 +111,9 @@ def test_rays_schedulers_are_understood() -> None:
         )
     ).to_json()
     assert (pbt["perturbation_interval"], pbt["hyperparam_mutations"]) == (4, {"lr": [0.01, 0.1]})
-    with pytest.raises(SpecError, match="Ray Tune's HyperBandForBOHB is not supported"):
-        from_argument(ray_schedulers.HyperBandForBOHB())
+    assert from_argument(ray_schedulers.HyperBandForBOHB(max_t=9)).to_json()["type"] == "hyperband"
+    with pytest.raises(SpecError, match="Ray Tune's ResourceChangingScheduler is not supported"):
+        from_argument(ray_schedulers.ResourceChangingScheduler())
     with pytest.raises(SpecError, match="stop_last_trials=False"):
         from_argument(ray_schedulers.ASHAScheduler(stop_last_trials=False))
     with pytest.raises(SpecError, match="expected a scheduler"):

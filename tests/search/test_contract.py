@@ -22,6 +22,7 @@ SEARCHERS: dict[str, dict[str, Any]] = {
     "random": {"type": "random"},
     "grid": {"type": "grid"},
     "qmc": {"type": "qmc"},
+    "bohb": {"type": "bohb", "min_points_in_model": 3, "random_fraction": 0.2},
     "tpe": {"type": "tpe", "n_startup_trials": 5},
     "tpe, independent": {"type": "tpe", "multivariate": False, "n_startup_trials": 3},
     "tpe, constrained": {"type": "tpe", "n_startup_trials": 3, "constraints": {"cost": {"max": 0.5}}},
@@ -64,7 +65,7 @@ def test_rebuilt_before_every_ask_it_suggests_the_same(options: Given, space: Sp
         assert list(suggestion.params) == active
 
 
-@pytest.mark.parametrize("name", sorted(SEARCHERS.keys() - {"cmaes"}))
+@pytest.mark.parametrize("name", sorted(SEARCHERS.keys() - {"bohb", "cmaes"}))
 def test_several_objectives(name: str) -> None:
     options = SEARCHERS[name]
     of = task(CONDITIONAL, TWO)
@@ -102,7 +103,7 @@ def test_it_travels_to_another_process(options: Given) -> None:
     assert pickle.loads(pickle.dumps(here)).suggest(8, drive.trials) == here.suggest(8, drive.trials)
 
 
-@pytest.mark.parametrize("kind", ["random", "grid", "qmc", "tpe", "cmaes", "nsgaii"])
+@pytest.mark.parametrize("kind", ["random", "grid", "qmc", "bohb", "tpe", "cmaes", "nsgaii"])
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 1000),

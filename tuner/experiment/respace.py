@@ -86,7 +86,8 @@ def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool
     fixed = constants(before)
     for path in new if begun else ():
         if path not in assume:
-            message = f"{path} is new: give the value that it had in the trials so far, or null to leave their results out of the search"
+            message = f"{path} is new: give the value that it had in the trials so far"
+            message += ", or null to leave their results out of the search"
             if path in fixed:
                 message = (
                     f"{path} was {fixed[path]!r} so far, which lies outside its domain: give null to leave the results of those "

@@ -65,6 +65,8 @@ def _choice(
     if not len(space):
         return "fifo", {"type": "random"}, "fifo, since the space has no parameters"
     if given:
+        if searcher == "bohb" and end is not None:
+            return "hyperband", {"type": "random"}, f"hyperband with max_t {end}, whose levels bohb learns from"
         if end is None or searcher in MODELS:
             cause = (
                 "early stopping needs max_t"

@@ -94,6 +94,7 @@ _SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
     "FIFOScheduler": lambda _: FIFOScheduler(),
     "AsyncHyperBandScheduler": _asha,
     "HyperBandScheduler": _hyperband,
+    "HyperBandForBOHB": _hyperband,
     "MedianStoppingRule": _median,
     "PopulationBasedTraining": _pbt,
 }

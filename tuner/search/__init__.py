@@ -16,6 +16,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space.words import show
 
 if TYPE_CHECKING:
+    from tuner.search.bohb import BOHBSearch
     from tuner.search.grid import GridSearch
     from tuner.search.optuna_samplers.cmaes import CMAESSearch
     from tuner.search.optuna_samplers.define_by_run import DefineByRunSearch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tuner.search.ray_searcher import RaySearcher
 
 REGISTRY: dict[str, tuple[str, str]] = {
+    "bohb": ("bohb", "BOHBSearch"),
     "cmaes": ("optuna_samplers.cmaes", "CMAESSearch"),
     "define_by_run": ("optuna_samplers.define_by_run", "DefineByRunSearch"),
     "gp": ("optuna_samplers.gp", "GPSearch"),
@@ -42,6 +44,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
 _MODULE_OF = {name: module for module, name in REGISTRY.values()}
 
 __all__ = [
+    "BOHBSearch",
     "CMAESSearch",
     "DefineByRunSearch",
     "GPSearch",

@@ -41,6 +41,13 @@ class SearcherContext:
         """
         return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
+    def first_params_of(self, trial: Trial) -> Mapping[str, Any] | None:
+        """Return as `params_of` the configuration with which the trial began. An exploit may have changed it since."""
+        if not trial.segments:
+            return self.params_of(trial)
+        first = trial.segments[0]
+        return first.params if self.revisions is None else self.revisions.inside(first.params, first.space_revision)
+
     def state_of(self, trial: Trial) -> Mapping[str, Any]:
         """Return what the searcher has stored with a trial; nothing if that was about an earlier space."""
         current = self.revisions is None or trial.space_revision == self.revisions.newest

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tuner.domain.keys import keyed_random
-from tuner.domain.trial import Population, Trial
+from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.options import option_names
 from tuner.search.base import Searcher, SearcherContext, Suggestion
@@ -132,7 +132,7 @@ class _Seen(Cache):
 
     def __init__(self, context: SearcherContext) -> None:
         super().__init__()
-        self._revisions = context.revisions
+        self._context = context
 
     def clear(self) -> None:
         self._first: dict[str, int] = {}
@@ -140,9 +140,7 @@ class _Seen(Cache):
 
     def fold(self, trials: Population) -> None:
         while self._next in trials:
-            params: Mapping[str, Any] | None = first_params(trials[self._next])
-            if self._revisions is not None and params is not None:
-                params = self._revisions.inside(params, first_revision(trials[self._next]))
+            params = self._context.first_params_of(trials[self._next])
             if params is not None:
                 self._first.setdefault(_key(params), self._next)
             self._next += 1
@@ -152,16 +150,6 @@ class _Seen(Cache):
 
     def __len__(self) -> int:
         return len(self._first)
-
-
-def first_params(trial: Trial) -> Mapping[str, Any]:
-    """Return the params with which the trial began. An exploit may have changed `trial.params` since."""
-    return trial.segments[0].params if trial.segments else trial.params
-
-
-def first_revision(trial: Trial) -> int:
-    """Return which search space these are from."""
-    return trial.segments[0].space_revision if trial.segments else trial.space_revision
 
 
 def _key(params: Mapping[str, Any]) -> str:

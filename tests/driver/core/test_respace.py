@@ -24,6 +24,7 @@ SHRUNK = {"x": tuner.uniform(0.5, 0.75), "z": tuner.uniform(0, 1)}
 SEARCHES: list[dict[str, Any]] = [
     {"type": "random"},
     {"type": "qmc"},
+    {"type": "bohb", "min_points_in_model": 1},
     {"type": "tpe", "n_startup_trials": 2},
     {"type": "nsgaii", "population_size": 4},
     {"type": "optuna", "sampler": "RandomSampler"},

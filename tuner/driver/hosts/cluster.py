@@ -14,6 +14,7 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
+from tuner.driver.hosts.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.placement import unmet
@@ -43,7 +44,8 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
         )  # Ray logs advice about authentication, which a private Ray does not need
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        with without_helpers():
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time
         log.debug("Ray could not be reached or started", exc_info=True)

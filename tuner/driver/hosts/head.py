@@ -206,7 +206,7 @@ def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
     Raise ClusterUnreachable if it takes longer than `COMMAND_S`. The next start ends what the command has left behind.
     """
-    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
+    command = [sys.executable, "-m", "tuner.driver.hosts.ray_start", *arguments]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))}
     try:
         return subprocess.run(

@@ -7,9 +7,9 @@ everything on to the trial's `Session`. It also replaces two methods: `fit` of a
 on the ranks that are there, and the constructor of the callback with which a trainer reports to Ray Tune. It imports nothing
 for this: each replacement is made once user code has imported the module of Ray.
 
-This is the only module that names private modules of Ray, and `missing` checks them against the installed Ray. The private
-attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`.
-A test checks both.
+Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. `missing` in each checks the names against the
+installed Ray. The private attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and
+`tuner.schedulers.stoppers.from_ray`. A test checks both.
 """
 
 from __future__ import annotations

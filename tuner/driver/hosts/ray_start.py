@@ -1,0 +1,89 @@
+"""Start a Ray of our own without the helper processes that it does not need.
+
+Beside its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
+monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for runtime environments.
+The raylet accepts no work before both agents are up. Only the last of the five is needed here, so `without_helpers` leaves out
+the others. A small process takes the place of the dashboard's agent and tells the raylet that this agent is not in use, as
+Ray's own agent does if Ray is installed without its dashboard.
+
+`python -m tuner.driver.hosts.ray_start start --head ...` is `ray start --head ...` without these helpers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+NODE = "ray._private.node"
+SERVICES = "ray._private.services"
+PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process",)}
+"""The private names of Ray's modules that are used here."""
+STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
+"""The methods of Ray's `Node` that start the helpers that are left out."""
+
+_AGENT_OPTION = "--dashboard_agent_command="
+_AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
+
+
+def missing() -> list[str]:
+    """Return which of the private names the installed Ray does not have, as messages. It is then started with all helpers."""
+    found = []
+    for module, names in PRIVATE.items():
+        loaded = importlib.import_module(module)
+        found += [f"{module}.{name} is gone" for name in names if not hasattr(loaded, name)]
+    node = getattr(importlib.import_module(NODE), "Node", None)
+    return found + [f"{NODE}.Node.{name} is gone" for name in STARTERS if not hasattr(node, name)]
+
+
+@contextlib.contextmanager
+def without_helpers() -> Iterator[None]:
+    """Leave the helpers out of each Ray that this process starts within the block."""
+    if missing():
+        yield
+        return
+    node: Any = importlib.import_module(NODE).Node
+    services: Any = importlib.import_module(SERVICES)
+    with contextlib.ExitStack() as stack:
+        for name in STARTERS:
+            stack.callback(setattr, node, name, getattr(node, name))
+            setattr(node, name, _start_nothing)
+        start = services.start_ray_process
+        stack.callback(setattr, services, "start_ray_process", start)
+        services.start_ray_process = functools.partial(_start_process, start)
+        yield
+
+
+def _start_nothing(node: Any, **options: Any) -> None:
+    """Take the place of a method that starts a helper."""
+
+
+def _start_process(start: Callable[..., Any], command: Sequence[str], *args: Any, **options: Any) -> Any:
+    """Call Ray's function, with another agent in the command line of a raylet."""
+    return start([_without_agent(argument) for argument in command], *args, **options)
+
+
+def _without_agent(argument: str) -> str:
+    if not argument.startswith(_AGENT_OPTION):
+        return argument
+    theirs = shlex.split(argument.removeprefix(_AGENT_OPTION))
+    ours = [sys.executable, "-S", "-E", _AGENT, *(option for option in theirs if option.startswith("--"))]
+    return _AGENT_OPTION + subprocess.list2cmdline(ours)
+
+
+def main() -> None:
+    """Run Ray's command line."""
+    from ray.scripts.scripts import main as ray
+
+    with without_helpers():
+        ray()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""BOHB's searcher: kernel densities of the good and the bad configurations, at the largest budget with enough results.
+
+Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, algorithm 2,
+https://arxiv.org/abs/1807.01774. The kernels and bandwidths are those of its reference implementation, HpBandSter,
+which uses statsmodels: the normal reference rule, Gaussian kernels for numbers, and Aitchison-Aitken kernels for
+unordered choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from tuner.domain.keys import keyed_random, keyed_seed
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.options import check_integer, check_number
+from tuner.search.base import SearcherContext, Suggestion
+from tuner.search.proposer import Proposer
+
+Floats = NDArray[np.float64]
+
+FLOOR = 1e-32  # no density counts as less, as in HpBandSter
+AT_REST = (TrialState.PAUSED, TrialState.STOPPED, TrialState.COMPLETED)
+
+
+class BOHBSearch(Proposer):
+    """Proposes configurations that are likelier among the good results than among the bad ones.
+
+    Combine it with `scheduler="hyperband"`, which makes BOHB. A *budget* is a training_iteration at which a trial was
+    paused, stopped or completed, as at the levels of HyperBand. The model learns from all results at the largest budget
+    that has enough of them. It supports one objective and any space.
+
+    Args:
+        min_points_in_model: N_min, the least number of good and of bad results. None: the number of parameters + 1.
+            There is no model before a budget has N_min + 2 results.
+        top_n_percent: q, the share of the results that counts as good, in percent.
+        n_ei_candidates: N_s, the number of candidates that are drawn from the density of the good results.
+        random_fraction: ρ, the share of the configurations that are drawn at random.
+        bandwidth_factor: b_w, by which the bandwidths are multiplied when candidates are drawn.
+        min_bandwidth: the least bandwidth, if the range of a parameter is 1.
+    """
+
+    TYPE = "bohb"
+    REDRAWS: ClassVar[int] = 10
+
+    def __init__(
+        self,
+        min_points_in_model: int | None = None,
+        top_n_percent: float = 15,
+        n_ei_candidates: int = 64,
+        random_fraction: float = 1 / 3,
+        bandwidth_factor: float = 3,
+        min_bandwidth: float = 1e-3,
+    ) -> None:
+        if min_points_in_model is not None:
+            check_integer("min_points_in_model", min_points_in_model, at_least=1)
+        check_number("top_n_percent", top_n_percent, above=0, at_most=100)
+        check_integer("n_ei_candidates", n_ei_candidates, at_least=1)
+        check_number("random_fraction", random_fraction, at_least=0, at_most=1)
+        check_number("bandwidth_factor", bandwidth_factor, above=0)
+        check_number("min_bandwidth", min_bandwidth, above=0)
+        self.min_points_in_model = min_points_in_model
+        self.top_n_percent = top_n_percent
+        self.n_ei_candidates = n_ei_candidates
+        self.random_fraction = random_fraction
+        self.bandwidth_factor = bandwidth_factor
+        self.min_bandwidth = min_bandwidth
+
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.objectives) > 1:
+            raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
+        kinds = [p.kind == "choice" and not p.ordered for p in context.space.parameters]
+        self._levels = np.array(
+            [len(p.categories) if by_index else 0 for p, by_index in zip(context.space.parameters, kinds, strict=True)]
+        )
+
+    def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
+        key: tuple[str | int, ...] = ("bohb", number, *([attempt] if attempt else []))
+        rng = keyed_random(self.context.seed, *key)
+        if rng.random() >= self.random_fraction and len(self.context.space):
+            observed = self._observations(trials)
+            least = self.min_points_in_model or len(self.context.space) + 1
+            budget = max((b for b, rows in observed.items() if len(rows) >= least + 2), default=None)
+            if budget is not None:
+                generator = np.random.default_rng(keyed_seed(self.context.seed, *key, "model"))
+                point = self._best_candidate(observed[budget], least, generator)
+                return Suggestion(self.context.space.from_unit(self._to_unit(point)))
+        return Suggestion(self.context.space.sample(rng))
+
+    # -- results ---------------------------------------------------------------------------------------------------------
+
+    def _observations(self, trials: Population) -> dict[int, list[tuple[float, int, Mapping[str, Any]]]]:
+        """Return for each budget its results, each as (loss, trial number, params).
+
+        A trial that failed or diverged counts as worse than all others, at the first budget that it did not reach.
+        """
+        budgets = sorted({t.iteration for t in trials if t.state in AT_REST and not t.diverged and t.iteration > 0})
+        observed: dict[int, list[tuple[float, int, Mapping[str, Any]]]] = {b: [] for b in budgets}
+        objective = self.context.objectives[0]
+        for trial in trials:
+            if (params := self.context.first_params_of(trial)) is None:
+                continue
+            for budget in budgets:
+                if budget in trial.values:
+                    loss = -objective.score(trial.values[budget])
+                elif _crashed(trial) and budget >= trial.iteration:
+                    loss = math.inf
+                else:
+                    continue
+                observed[budget].append((loss, trial.number, params))
+                if math.isinf(loss):
+                    break
+        return observed
+
+    # -- the model -------------------------------------------------------------------------------------------------------
+
+    def _best_candidate(
+        self, rows: list[tuple[float, int, Mapping[str, Any]]], least: int, generator: np.random.Generator
+    ) -> Floats:
+        rows = sorted(rows, key=lambda row: row[:2])
+        points = np.array([self._point(params) for _, _, params in rows])
+        good_count, bad_count = split(len(rows), least, self.top_n_percent)
+        good = self._density(points[:good_count], generator)
+        bad = self._density(points[len(points) - bad_count :], generator)
+        candidates = self._draw(good, generator)
+        ratio = np.maximum(good(candidates), FLOOR) / np.maximum(bad(candidates), FLOOR)
+        best: Floats = candidates[int(ratio.argmax())]
+        return best
+
+    def _density(self, points: Floats, generator: np.random.Generator) -> Density:
+        return Density(_imputed(points, self._levels, generator), self._levels, self.min_bandwidth)
+
+    def _draw(self, good: Density, generator: np.random.Generator) -> Floats:
+        """Return candidates, each near a random good point: in numbers by a truncated normal, in choices the same or any."""
+        count = self.n_ei_candidates
+        middle = good.points[generator.integers(len(good.points), size=count)]
+        out = middle.copy()
+        for column, levels in enumerate(self._levels):
+            if levels:
+                anew = generator.random(count) < good.bandwidth[column]
+                out[anew, column] = generator.integers(levels, size=int(anew.sum()))
+            else:
+                width = good.bandwidth[column] * self.bandwidth_factor
+                out[:, column] = truncated_normal(middle[:, column], width, generator)
+        return out
+
+    # -- points: a number or ordered choice is in [0, 1], an unordered choice an index, and an inactive parameter NaN ---------
+
+    def _point(self, params: Mapping[str, Any]) -> list[float]:
+        return [
+            math.nan if p.path not in params else p.index(params[p.path]) if levels else p.unit(params[p.path])
+            for p, levels in zip(self.context.space.parameters, self._levels, strict=True)
+        ]
+
+    def _to_unit(self, point: Floats) -> list[float]:
+        return [float((v + 0.5) / levels if levels else v) for v, levels in zip(point, self._levels, strict=True)]
+
+
+def split(count: int, least: int, percent: float) -> tuple[int, int]:
+    """Return how many of `count` results are good and how many are bad. If there are few, some are both (equation 3)."""
+    good = min(max(least, int(percent * count / 100)), count)
+    return good, min(max(least, count - good), count)
+
+
+class Density:
+    """A product kernel density over points (n, p) whose column j has `levels[j]` categories, or numbers if that is 0."""
+
+    def __init__(self, points: Floats, levels: NDArray[np.int64], min_bandwidth: float) -> None:
+        self.points, self._levels = points, levels
+        n, d = points.shape
+        width = np.maximum(1.06 * points.std(0) * n ** (-1 / (4 + d)), min_bandwidth)
+        # A kernel over categories is a distribution only up to this bandwidth, where all categories are equally likely.
+        most = np.where(levels > 0, (levels - 1) / np.maximum(levels, 1), np.inf)
+        self.bandwidth: Floats = np.minimum(width, most)
+
+    def __call__(self, at: Floats) -> Floats:
+        """Return the density (m,) at points (m, p)."""
+        product = np.ones((len(at), len(self.points)))
+        for column, (width, levels) in enumerate(zip(self.bandwidth, self._levels, strict=True)):
+            apart = at[:, column, None] - self.points[:, column]
+            if levels == 1:
+                continue
+            if levels:
+                product *= np.where(apart == 0, 1 - width, width / (levels - 1))
+            else:
+                product *= np.exp(-0.5 * (apart / width) ** 2) / (math.sqrt(2 * math.pi) * width)
+        out: Floats = product.mean(1)
+        return out
+
+
+def truncated_normal(middle: Floats, width: float, generator: np.random.Generator) -> Floats:
+    """Return one draw for each middle (n,), from a normal distribution around it that is cut off at 0 and 1."""
+    low, high = ndtr(-middle / width), ndtr((1 - middle) / width)
+    out: Floats = np.clip(middle + width * ndtri(low + (high - low) * generator.random(len(middle))), 0, 1)
+    return out
+
+
+def _imputed(points: Floats, levels: NDArray[np.int64], generator: np.random.Generator) -> Floats:
+    """Return the points with a value for each inactive parameter: that of a random other point, or any value if none has one."""
+    out = points.copy()
+    for column, count in enumerate(levels):
+        missing = np.isnan(points[:, column])
+        known = points[~missing, column]
+        wanted = int(missing.sum())
+        if len(known):
+            out[missing, column] = generator.choice(known, wanted)
+        elif count:
+            out[missing, column] = generator.integers(count, size=wanted)
+        else:
+            out[missing, column] = generator.random(wanted)
+    return out
+
+
+def _crashed(trial: Trial) -> bool:
+    by_user = trial.state is TrialState.FAILED and trial.failure is not None and trial.failure.kind == "user"
+    return trial.diverged or by_user
