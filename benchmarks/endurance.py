@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _MIB = 2**20
 _KINDS = (
     ("ray::Host", "host"),
-    ("ray::Rank", "rank"),
+    ("ray::RayRank", "rank"),
     ("ray::", "other worker"),
     ("raylet/raylet", "raylet"),
     ("gcs_server", "gcs"),

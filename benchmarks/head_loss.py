@@ -6,11 +6,17 @@ Prints one JSON line for each.
 
 `go_on_s` is the time from the kill to the first report that a new driver has committed, of a search of two trials of two ranks.
 `twice` counts the reports that had to be made again, those after the newest checkpoint; `lost` those that are missing at the end.
+`after` has the steps on the way, each with the seconds from the kill to its end: `noticed` by the service, `cleared` of the dead
+head's processes, start of a new GCS (`gcs`), `head` up, start of the process of the new driver host (`host`), `up`: the host
+answers the service, `driven`: it has folded the experiment's log, start of the first and the last `rank`, first and last `group`
+in which training can begin. `cpu_s` is the CPU time that the whole machine used from the kill to the first report; `cores`
+times `go_on_s` is what it had.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -20,11 +26,20 @@ from typing import Any
 import psutil
 
 from tests.serving import SLOW, Service, host_of, until
-from tuner.domain.events import DriverStarted, Reported
+from tuner.domain.events import DriverStarted, Reported, SegmentStarted
 from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 
 STEPS = 100
+SAID = {
+    "noticed": " is gone",
+    "cleared": "what was left of it has ended",
+    "head": "Ray's head is up",
+    "up": "the driver is up",
+}
+"""What the service logs at the end of each step."""
+PROCESSES = {"gcs": "gcs_server", "host": "ray::Host", "rank": "ray::RayRank"}
+"""A part of the name or of the command line of the process that each step starts."""
 SCALING = {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}
 
 
@@ -33,7 +48,7 @@ def main() -> None:
     parser.add_argument("--victims", nargs="+", default=["host", "raylet", "gcs_server"])
     victims = parser.parse_args().victims
     with tempfile.TemporaryDirectory(prefix="tuner-head-") as folder:
-        service = Service(Path(folder), f"sqlite:///{folder}/tuner.db")
+        service = Service(Path(folder), f"sqlite:///{folder}/tuner.db", TUNER_LOG_LEVEL="DEBUG")
         try:
             service.start()
             for victim in victims:
@@ -48,7 +63,8 @@ def measure(service: Service, victim: str) -> dict[str, Any]:
     path = f"/experiments/{created['id']}/trials"
     until("checkpoints", lambda: [t for t in service.get(path)["items"] if t["checkpoint"]][1:])
     process = the_process(service, victim)
-    killed = time.time()
+    said = len(service.lines)
+    killed, cpu = time.time(), busy_s()
     process.kill()
     with Store.open(service.database_url) as store:
         record = store.experiments.get(created["id"])
@@ -57,6 +73,8 @@ def measure(service: Service, victim: str) -> dict[str, Any]:
             return first_report(store, record.id)
 
         at = until("reports", again)
+        cpu = busy_s() - cpu
+        after = steps_after(service, store, record.id, killed, said)
         ended = service.ended(created["id"])
         reports = sum(isinstance(entry, Reported) for _, entry in store.drivers.load(record.id))
     trials = service.get(path)["items"]
@@ -64,12 +82,50 @@ def measure(service: Service, victim: str) -> dict[str, Any]:
         "benchmark": "head_loss",
         "victim": victim,
         "go_on_s": round(at - killed, 1),
+        "after": after,
+        "cpu_s": round(cpu, 1),
+        "cores": psutil.cpu_count(),
         "state": ended["state"],
         "twice": reports - STEPS * len(trials),
         "lost": STEPS * len(trials) - sum(trial["iteration"] for trial in trials),
         "api_lives": service.process.poll() is None,
         "load": psutil.getloadavg()[0],
     }
+
+
+def busy_s() -> float:
+    """Return the CPU time that this machine has used since its boot."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def steps_after(service: Service, store: Store, experiment: int, killed: float, said: int) -> dict[str, float]:
+    """Return when each step was over, in seconds from the kill."""
+    found: dict[str, float] = {}
+    for at, line in service.lines[said:]:
+        for step, words in SAID.items():
+            if words in line:
+                found.setdefault(step, at)
+    created: dict[str, list[float]] = {}
+    for process in service.processes():
+        with contextlib.suppress(psutil.Error):
+            name = process.name() if process.name() == "gcs_server" else " ".join(process.cmdline())
+            for step, words in PROCESSES.items():
+                if words in name and process.create_time() > killed - 1:
+                    created.setdefault(step, []).append(process.create_time())
+    for step, times in created.items():
+        found[step] = min(times)
+        if step == "rank":
+            found["last_rank"] = max(times)
+    drivers = 0
+    for _, entry in store.drivers.load(experiment):
+        drivers += isinstance(entry, DriverStarted)
+        if drivers > 1 and isinstance(entry, DriverStarted):
+            found["driven"] = entry.time
+        if drivers > 1 and isinstance(entry, SegmentStarted):
+            found.setdefault("group", entry.time)
+            found["last_group"] = entry.time
+    return {step: round(at - killed, 2) for step, at in sorted(found.items(), key=lambda one: one[1])}
 
 
 def the_process(service: Service, victim: str) -> psutil.Process:

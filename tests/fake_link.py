@@ -12,7 +12,13 @@ def say(**what: object) -> None:
 
 def main() -> None:
     sys.stdin.readline()
-    address = sys.stdin.readline().strip()
+    while (address := sys.stdin.readline().strip()).startswith("{"):
+        command = json.loads(address)
+        if command["arguments"] == ["crash"]:
+            sys.exit(3)
+        variables = ", ".join(f"{name}={value}" for name, value in command["environment"].items())
+        hangs = command["arguments"] == ["hangs"]
+        say(code=None if hangs else 0, output=f"ray {' '.join(command['arguments'])} with {variables}")
     if address == "nowhere":
         say(trouble="Ray at nowhere could not be reached", log="it could not be reached")
         sys.exit(1)

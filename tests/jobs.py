@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-import optuna
+from typing import TYPE_CHECKING, Any
 
 import tuner
+
+if TYPE_CHECKING:
+    import optuna  # which takes long to load
 
 SPACE = {"x": tuner.uniform(0.1, 1.0)}
 

@@ -88,6 +88,7 @@ class Service:
     def __init__(self, home: Path, database_url: str, **environment: str) -> None:
         self.home, self.database_url, self.more = home, database_url, environment
         self.output = ""
+        self.lines: list[tuple[float, str]] = []  # of the output, with the time at which each was read
         self.client = httpx.Client(timeout=60)
 
     def command(self, *arguments: str) -> list[str]:
@@ -121,6 +122,7 @@ class Service:
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            self.lines.append((time.time(), line))
             self.output += line
 
     def end(self) -> None:

@@ -33,9 +33,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.freeze_thaw.unit_cube": SLOW,
     },
     "tuner.driver.hosts.link": {
-        "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
+        "tuner.driver.hosts.shared": SLOW,
         "tuner.driver.hosts.start": SLOW,
+        "tuner.driver.hosts": SLOW,
     },
     "tuner.driver.hosts.host": {
         "tuner.driver.hosts.local_executor": SLOW,
@@ -76,6 +77,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.api": SLOW,
         "tuner.api.auth": SLOW,
         "tuner.api.server": SLOW,
+        "tuner.store": SLOW,
     },
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {

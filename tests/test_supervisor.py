@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
 from tests.store.examples import a_spec
 from tuner import service
-from tuner.driver.hosts import kept, link
+from tuner.driver.hosts import kept, link, shared
 from tuner.driver.hosts import start as driver_host
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
@@ -68,7 +71,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return (refs, []) if refs[0] or found[0]["looks"] > 1 else ([], refs)
 
     monkeypatch.setattr(driver_host, "start_host", start_host)
-    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [])
+    monkeypatch.setattr(shared, "find_host", lambda settings: None)
+    monkeypatch.setattr(shared, "end_other_versions", lambda settings: [])
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(link, "CHECK_S", 0.0)
     return found
@@ -98,7 +102,7 @@ def test_by_the_service(
 def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [("0.0.9", "old owner"), ("0.0.8", None)])
+    monkeypatch.setattr(shared, "end_other_versions", lambda settings: [("0.0.9", "old owner"), ("0.0.8", None)])
 
     def get(ref: Any, timeout: float | None = None) -> Any:
         if isinstance(ref, int):
@@ -143,17 +147,17 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
 ) -> None:
     settings = Settings(home=tmp_path)
     other = Settings(home=tmp_path, database_url="postgresql://me@host/db")
-    base, now = driver_host._base_name(settings), driver_host._shared_name(settings)
+    base, now = shared.base_name(settings), shared.shared_name(settings)
     names = {
         base: "unversioned",  # as the first versions called them
         f"{base}-v0.0.9": "older",
         f"{base}-v0.0.8": None,
         now: "this version",
         f"{base}-0123456789ab": "a script's own",
-        f"{driver_host._base_name(other)}-v0.0.9": "another database's",
+        f"{shared.base_name(other)}-v0.0.9": "another database's",
     }
-    actors = Actors(monkeypatch, names, driver_host.NAMESPACE)
-    assert driver_host.end_other_versions(settings) == [
+    actors = Actors(monkeypatch, names, shared.NAMESPACE)
+    assert shared.end_other_versions(settings) == [
         ("an earlier version", "unversioned"),
         ("0.0.8", None),
         ("0.0.9", "older"),
@@ -186,6 +190,7 @@ class FakeHead:
 
     def __init__(self, number: int) -> None:
         self.address, self.gone = f"head {number}", None
+        self.pids = ()
 
     def dead(self) -> str | None:
         return self.gone
@@ -196,7 +201,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
     """Return the heads that a supervisor has started, one after the other."""
     found: list[FakeHead] = []
 
-    def start_head(home: Path) -> FakeHead:
+    def start_head(home: Path, run: Any) -> FakeHead:
         if not found or found[-1].gone:
             found.append(FakeHead(len(found)))
         return found[-1]
@@ -242,6 +247,53 @@ def test_a_head_or_a_link_that_dies_is_started_again(
     assert len(heads) == 2, "the head outlives its link"
 
 
+def test_a_link_in_reserve_takes_the_place_of_one_that_dies(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SPARE_AFTER_S", 0.0)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: supervisor._spare is not None)
+        reserve = supervisor._spare
+        with pytest.raises(DriverSilent):
+            supervisor.look("crash")
+        until(lambda: looks(supervisor, "a") == "a at head 0")
+        assert supervisor._child is reserve
+        until(lambda: supervisor._spare is not None)
+        killed = supervisor._spare
+        assert killed is not None
+        psutil.Process(killed.pid).kill()
+        until(lambda: killed.dead() is not None)
+        heads[0].gone = "raylet"
+        until(lambda: looks(supervisor, "a") == "a at head 1")
+        assert supervisor._child is not killed
+        until(lambda: supervisor._spare is not None)
+        left = supervisor._spare
+        assert left is not None
+    assert left.dead() is not None, "it ends with the service"
+
+
+def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LINK", "tests.fake_link")
+    child = service._Child(Settings(home=tmp_path), False, lambda said: None)
+    try:
+        done = child.ray(["start", "--head"], {"A": "b"})
+        assert (done.returncode, done.stdout) == (0, "ray start --head with A=b")
+        with pytest.raises(ClusterUnreachable, match="`ray hangs` did not end within"):
+            child.ray(["hangs"], {})
+        with pytest.raises(ClusterUnreachable, match="the process that was to run `ray crash` has ended"):
+            child.ray(["crash"], {})
+    finally:
+        child.end()
+
+
+def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
+    code = "import json, sys; from tuner.driver.hosts.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
+    for arguments, expected, said in ((["--version"], 0, "ray, version"), (["start", "--nonsense"], 2, "--nonsense")):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+        assert (found["code"], said in found["output"]) == (expected, True), found
+
+
 def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: list[FakeHead]) -> None:
     with Supervisor(Settings(home=tmp_path, ray_address="nowhere")) as supervisor:
         until(lambda: supervisor.problem() == "Ray at nowhere could not be reached")
@@ -273,7 +325,7 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
         stopped.append(home)
         return True
 
-    def start_head(home: Path) -> FakeHead:
+    def start_head(home: Path, run: Any) -> FakeHead:
         nonlocal marked, starts
         if stopped:
             starts += 1

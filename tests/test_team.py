@@ -140,7 +140,7 @@ def faults(server: Any, services: list[Service]) -> Iterator[Callable[[], None]]
     yield lambda: host_of(a.home).kill()
     yield lambda: part(b, "raylet").kill()
     yield lambda: part(a, "gcs_server").kill()
-    yield lambda: a_rank(b).kill()
+    yield lambda: a_rank(a, b).kill()
 
     def outage() -> None:
         kill_postgres(server)
@@ -166,11 +166,12 @@ def part(service: Service, name: str) -> psutil.Process:
     return {process.name(): process for process in head.parts}[name]
 
 
-def a_rank(service: Service) -> psutil.Process:
-    """Return a process of a trial that this service's cluster runs."""
+def a_rank(*services: Service) -> psutil.Process:
+    """Return a process of a trial. After the faults before, one service may drive all experiments."""
 
     def rank() -> psutil.Process | None:
-        return next((one for one in service.processes() if "ray::Rank" in " ".join(one.cmdline())), None)
+        processes = (process for service in services for process in service.processes())
+        return next((one for one in processes if "ray::RayRank" in " ".join(one.cmdline())), None)
 
     found: psutil.Process = until("a rank", rank)
     return found

@@ -27,7 +27,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tuner.schedulers": (
         "ASHAPromotionScheduler", "ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler", "FreezeThawScheduler",
-        "HyperBandScheduler", "MOASHAScheduler", "MedianStoppingRule", "PopulationBasedTraining",
+        "HyperBandScheduler", "MOASHAScheduler", "MedianStoppingRule", "PB2", "PopulationBasedTraining",
     ),
     "tuner.errors": ("CheckpointError", "EntrypointError", "PlacementError", "SpecError", "TrialError", "TunerError"),
     "tuner.trials.training.session": ("get_checkpoint", "get_context", "report", "should_checkpoint"),
@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.errors import SpecError as SpecError
     from tuner.errors import TrialError as TrialError
     from tuner.errors import TunerError as TunerError
+    from tuner.schedulers import PB2 as PB2
     from tuner.schedulers import ASHAPromotionScheduler as ASHAPromotionScheduler
     from tuner.schedulers import ASHAScheduler as ASHAScheduler
     from tuner.schedulers import AsyncHyperBandScheduler as AsyncHyperBandScheduler

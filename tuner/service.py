@@ -14,26 +14,29 @@ import itertools
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from tuner import __version__, log_format, tracing
-from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
+from tuner.driver.hosts.head import COMMAND_S, Head, exits, start_head, stop_head, too_slow, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
+from tuner.early import Early, listen
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
 from tuner.settings import Settings
-from tuner.store import Store, shown_url
 
 if TYPE_CHECKING:
     import uvicorn
     from rich.console import Console
+
+    from tuner.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -49,28 +52,42 @@ AGAIN_S = 2.0
 SILENT_S = 150.0
 """Seconds of silence after which a child is replaced. It sends a message every second, and no call takes longer."""
 
+SPARE_AFTER_S = 15.0
+"""Seconds after the driver is up until another child is started in reserve. Before that, the first trials need the processor."""
+
 FUTILE = 3
 """A head is replaced if this many children in a row could not connect to it."""
 
 
-def serve(settings: Settings, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. Raise SpecError if the port is taken, or if tokens are needed and no admin has one.
+def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
 
-    adopt: also continue experiments that scripts have left behind, not only those created over the API.
+    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments that scripts have
+    left behind, not only those created over the API.
     """
+    with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
+        _serve(settings, early, supervisor)
+    if not settings.ray_address:
+        print(
+            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
+            flush=True,
+        )
+
+
+def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
     from tuner.api import create_app
     from tuner.api.server import Server
+    from tuner.store import Store, shown_url
 
     settings = _secured(settings)
-    listening = _listen(settings.host, settings.port)
-    port = listening.getsockname()[1]
+    port = early.listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
     tracing.configure(settings.traces, "service", __version__)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         _check_tokens(settings, store)
-        with Supervisor(settings, adopt) as supervisor:
+        with supervisor:
             created = create_app(
                 settings,
                 store,
@@ -85,12 +102,8 @@ def serve(settings: Settings, adopt: bool = False) -> None:
             )
             print(_about_tokens(settings), flush=True)
             threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
-            Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
-    if not settings.ray_address:
-        print(
-            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
-            flush=True,
-        )
+            early.end()
+            Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])
 
 
 SLOW_MODULES = ("tuner.search.importance",)
@@ -109,11 +122,6 @@ def _load_ahead(supervisor: Supervisor) -> None:
         importlib.import_module(name)
 
 
-def stop(settings: Settings) -> bool:
-    """End the Ray that `serve` started for this home, with the driver and all trials. Return whether there was one."""
-    return stop_head(settings.home)
-
-
 class Supervisor:
     """Keeps Ray's head, the child that talks to Ray, and through it the shared driver host alive.
 
@@ -124,11 +132,25 @@ class Supervisor:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
+        self._spare: _Child | None = None  # has loaded Ray, and waits to take the place of the child
+        self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0
         self._headed = False  # a head of this home was alive
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    @classmethod
+    @contextlib.contextmanager
+    def loading(cls, settings: Settings, adopt: bool) -> Iterator[Supervisor]:
+        """Yield a supervisor that does nothing yet, but whose child loads Ray already."""
+        supervisor = cls(settings, adopt)
+        supervisor._spare = supervisor._new_child(reserve=False)
+        try:
+            yield supervisor
+        finally:
+            if (spare := supervisor._take_spare()) is not None:
+                spare.end()
 
     def __enter__(self) -> Supervisor:
         self._thread.start()
@@ -139,6 +161,8 @@ class Supervisor:
         if (child := self._child) is not None:
             child.end()
         self._thread.join(timeout=10)
+        if (spare := self._take_spare()) is not None:
+            spare.end()
 
     def poke(self) -> None:
         """Tell the host that there is something new. Return at once. A host that is not told finds out by itself."""
@@ -186,7 +210,8 @@ class Supervisor:
             self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
             self._ended.wait()
             return
-        child = self._child = _Child(self.settings, self.adopt, self._hear)
+        child = self._child = self._take_spare() or self._new_child(reserve=False)
+        self._up_since = float("inf")
         self._futile += 1  # until the child says that the driver is up
         try:
             if not self.settings.ray_address:
@@ -194,27 +219,42 @@ class Supervisor:
                     stop_head(self.settings.home)
                     self._headed = False  # the head has ended by itself, so it is started again
                     self._futile = 1
-                head = start_head(self.settings.home)  # while the child loads Ray
+                head = start_head(self.settings.home, child.ray)
                 self._headed = True
             child.connect(head.address if head is not None else str(self.settings.ray_address))
-            while not self._ended.is_set():
-                if head is not None and (gone := head.dead()):
-                    self._futile = 0
-                    self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
-                    return
-                if (gone := child.dead()) is not None:
-                    self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
-                    return
-                self._ended.wait(CHECK_S)
+            with exits([child.pid, *(head.pids if head is not None else ())]) as wait:
+                while not self._ended.is_set():
+                    if head is not None and (gone := head.dead()):
+                        self._futile = 0
+                        self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
+                        return
+                    if (gone := child.dead()) is not None:
+                        self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
+                        return
+                    if time.monotonic() >= self._up_since + SPARE_AFTER_S and self._spare is None:
+                        self._spare = self._new_child(reserve=True)
+                    wait(CHECK_S)
         finally:
             self._child = None
             child.end()
+
+    def _new_child(self, *, reserve: bool) -> _Child:
+        return _Child(self.settings, self.adopt, self._hear, reserve)
+
+    def _take_spare(self) -> _Child | None:
+        """Return the child in reserve, if there is one and it lives."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.dead() is not None:
+            spare.end()
+            return None
+        return spare
 
     def _hear(self, said: dict[str, Any]) -> None:
         """Process a line from the child."""
         if "up" in said:
             if self._trouble is not None:
                 log.info("the driver is up: %s", said["up"])
+                self._up_since = time.monotonic()
             self._trouble, self._futile = None, 0
         elif "trouble" in said:
             self._trouble = said["trouble"]
@@ -234,7 +274,7 @@ class Supervisor:
 class _Child:
     """A process of `tuner.driver.hosts.link`, in a new session, so that Ctrl-C at a terminal does not reach it."""
 
-    def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
+    def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
             environment["RAY_AUTH_MODE"] = "token"  # the mode of the head that is started here
@@ -248,18 +288,35 @@ class _Child:
         assert self._process.stdin is not None
         self._in = self._process.stdin.fileno()
         self._hear = hear
-        self._heard_at = time.monotonic()
+        self._heard_at = float("inf")  # it says nothing before it knows where Ray is
+        self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
         self._sending = (
             threading.Lock()
         )  # nothing is written once `_over` is set: the pipe's number may be another file's
-        self._send(packed(settings, adopt))
+        self._send(packed(settings, adopt, reserve))
         os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ray(self, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Let the process run a command of Ray; see `head.RunRay`."""
+        self._send(json.dumps({"arguments": list(arguments), "environment": dict(environment)}))
+        with contextlib.suppress(queue.Empty):
+            if (ran := self._ran.get(timeout=COMMAND_S + LOOK_S)) is None:
+                raise ClusterUnreachable(f"the process that was to run `ray {arguments[0]}` has ended")
+            if ran["code"] is not None:
+                return subprocess.CompletedProcess(arguments, ran["code"], ran["output"], "")
+        raise too_slow(arguments)
+
     def connect(self, address: str) -> None:
+        """Let the process watch the driver host of this Ray."""
+        self._heard_at = time.monotonic()
         self._send(address)
 
     def poke(self) -> None:
@@ -306,10 +363,13 @@ class _Child:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard_at = time.monotonic()
             said = json.loads(line)
             if self._over:
                 return
+            if "code" in said:
+                self._ran.put(said)
+                continue
+            self._heard_at = time.monotonic()
             if "answer" not in said:
                 self._hear(said)
             elif (answer := self._asked.get(said["answer"])) is not None and not answer.done():
@@ -317,6 +377,7 @@ class _Child:
                     answer.set_exception(DriverSilent(said["error"]))
                 else:
                     answer.set_result(said["found"])
+        self._ran.put(None)
 
 
 class Page:
@@ -333,6 +394,7 @@ class Page:
     def start(self) -> None:
         from tuner.api import create_app
         from tuner.api.server import Server
+        from tuner.store import Store
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
         self._store = Store.open(self.settings.database_url, synchronous=self.settings.durability)
@@ -413,23 +475,8 @@ def _check_tokens(settings: Settings, store: Store) -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(128)
-    except OSError as error:
-        listening.close()
-        raise SpecError(
-            f"{port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
-        ) from error
-    return listening
-
-
 def _listen_somewhere(host: str, port: int) -> socket.socket:
     try:
-        return _listen(host, port)
+        return listen(host, port)
     except SpecError:
-        return _listen(host, 0)
+        return listen(host, 0)

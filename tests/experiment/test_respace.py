@@ -122,6 +122,7 @@ def test_what_is_refused_says_why(sqlite_store: Store) -> None:
             {"lr": None, "momentum": DROPOUT},
             "scheduler.hyperparam_mutations.lr: not in the search space",
         ),
+        ({"scheduler": {"type": "pb2"}, "max_t": 9}, {"lr": HIGH}, "the model of pb2 knows only the first space"),
         (
             {"search": {"type": "cmaes"}, "space": {"lr": LR, "momentum": DROPOUT}},
             {"momentum": None},

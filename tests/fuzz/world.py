@@ -38,6 +38,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "median", "grace_period": 2, "min_samples_required": 2, "hard_stop": False},
     ],
     "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
+    "pb2": [{"type": "pb2", "perturbation_interval": 2}, {"type": "pb2", "perturbation_interval": 2, "synch": True}],
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
@@ -584,7 +585,7 @@ class World:
             changes["limits"] = {"max_concurrent_trials": rng.randint(1, 5)}
         if not changes or rng.random() < 0.3:
             changes.setdefault("limits", {})["max_failures"] = rng.choice([0, 1, 100])
-        if rng.random() < 0.4 and len(self.space) and self.core.searcher.REVISES:
+        if rng.random() < 0.4 and len(self.space) and self.core.searcher.REVISES and self.core.scheduler.REVISES:
             spec = self.core.spec
             changes["space"] = Space.from_python(rng.choice(SPACES)).to_json()
             changes["former_spaces"] = [*spec.former_spaces, spec.space]

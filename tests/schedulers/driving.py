@@ -22,7 +22,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
-from tuner.driver.core.actions import Interrupt, RunSegment
+from tuner.driver.core.actions import Fit, Interrupt, RunSegment
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext, TrialEnded, TrialReported, TrialStarted
 from tuner.schedulers.stoppers import CombinedStopper, Stopper
@@ -139,6 +139,7 @@ class Drive:
             stop=dict(stop or {}),
             limits=Limits(max_concurrent_trials=slots, max_failures=2),
         )
+        self.fits: list[Any] = []
         self.space, self.value, self.trouble, self.checkpoints, self.bare = space, value, trouble, checkpoints, bare
         self.core = self.fresh()
         self.log: list[Entry] = []
@@ -181,17 +182,24 @@ class Drive:
                 self.launched.append(action.segment)
             elif isinstance(action, Interrupt):
                 self.leaving.append(action.segment)
+            elif isinstance(action, Fit):
+                self.fits.append(action.payload)
         return out.log
 
     def step(self) -> bool:
-        """Handle one of the events that may come next."""
+        """Handle one of the events that may come next. Fits of a model come back late."""
+        if self.fits and self.rng.random() < 0.3:
+            payload = json.loads(json.dumps(self.fits.pop(0)))
+            self.now += 1.0
+            self.feed(e.ModelFitted(time=self.now, payload=json.loads(json.dumps(self.core.scheduler.fit(payload)))))
+            return True
         able: list[Callable[[], None]] = []
         able += [lambda x=x: self.begin(*x) for x in self.launched]  # type: ignore[misc]
         able += [lambda x=x: self.leave(*x) for x in self.leaving]  # type: ignore[misc]
         able += [lambda x=x: self.report(x) for x in self.running]  # type: ignore[misc]
         able += [lambda x=x: self.save(x) for x in self.late]  # type: ignore[misc]
         if not able:
-            return False
+            return bool(self.fits)
         self.now += 1.0
         self.rng.choice(able)()
         return True

@@ -27,6 +27,8 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "median, soft": {"type": "median", "min_samples_required": 2, "hard_stop": False, "min_time_slice": 1},
     "pbt": {"type": "pbt", "perturbation_interval": 2},
     "pbt of two": {"type": "pbt", "perturbation_interval": 1, "quantile_fraction": 0.5},
+    "pb2": {"type": "pb2", "perturbation_interval": 1, "quantile_fraction": 0.5},
+    "pb2, synch": {"type": "pb2", "perturbation_interval": 2, "synch": True},
     "pbt, synch": {"type": "pbt", "perturbation_interval": 3, "synch": True, "burn_in_period": 2},
 }
 STOPPERS: dict[str, dict[str, Any]] = {

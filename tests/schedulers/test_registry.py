@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_public_names_are_sorted_and_there() -> None:
-    assert schedulers.__all__ == sorted(schedulers.__all__, key=lambda name: (not name[0].isupper(), name))
+    assert schedulers.__all__ == sorted(
+        schedulers.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
     assert all(getattr(schedulers, name) is not None for name in schedulers.__all__)
     assert tuner.ASHAScheduler is ASHAScheduler is AsyncHyperBandScheduler
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

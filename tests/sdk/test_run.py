@@ -179,8 +179,9 @@ def test_a_killed_driver_is_replaced_and_loses_nothing(job: Job) -> None:
     job.start("run")
     until("checkpoints of both trials", lambda: checkpointed(job))
     hosts = [p for p in ray_processes(job.home) if "ray::Host" in " ".join(p.cmdline())]
-    ranks = [p for p in ray_processes(job.home) if "ray::Rank" in " ".join(p.cmdline())]
+    ranks = [p for p in ray_processes(job.home) if "ray::RayRank" in " ".join(p.cmdline())]
     assert len(hosts) == 1
+    assert ranks
     hosts[0].kill()
     output = job.end()
     assert "the driver was killed" in output, output

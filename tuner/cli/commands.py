@@ -139,16 +139,20 @@ def serve(
 
     It runs the experiments that were created over the API. It lists those that scripts left behind, and continues one on request.
     """
-    from tuner import service
-
     settings = _settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        ended = service.stop(settings)
-        print("stopped" if ended else "there was nothing to stop")
+        from tuner.driver.hosts.head import stop_head
+
+        print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return
-    service.serve(settings, adopt)
+    from tuner.early import answering
+
+    with answering(settings.host, settings.port) as early:
+        from tuner import service
+
+        service.serve(settings, early, adopt)
 
 
 @app.command(cls=OnService)

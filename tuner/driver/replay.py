@@ -31,7 +31,7 @@ from tuner.space import Space
 RECORDED = "recorded"
 """The key under which a trial's searcher state has the number of the recorded trial that it replays."""
 
-CONFIGURING = ("pbt",)
+CONFIGURING = ("pbt", "pb2")
 """Schedulers that change configurations during training. No record says what would have happened then."""
 
 

@@ -133,6 +133,8 @@ def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
         if searcher is not None and not searcher.REVISES:
             return [("/space", f"{_why_not(searcher)}; {_FORK}")]
         scheduler = None if wanted["scheduler"]["type"] == "auto" else schedulers.from_json(wanted["scheduler"])
+        if scheduler is not None and not scheduler.REVISES:
+            return [("/space", f"the model of {scheduler.TYPE} knows only the first space; {_FORK}")]
         checked = replace(spec, stop={}, points_to_evaluate=(), earlier={}, limits=replace(spec.limits, budget=None))
         assemble(checked, after, Parts(scheduler=scheduler, searcher=searcher))
     except SpecError as error:

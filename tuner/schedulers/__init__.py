@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tuner.schedulers.hyperband import HyperBandScheduler
     from tuner.schedulers.median import MedianStoppingRule
     from tuner.schedulers.moasha import MOASHAScheduler
+    from tuner.schedulers.pbt.pb2 import PB2
     from tuner.schedulers.pbt.scheduler import PopulationBasedTraining
 
 # "type" in a spec -> (module, class)
@@ -35,6 +36,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "hyperband": ("hyperband", "HyperBandScheduler"),
     "median": ("median", "MedianStoppingRule"),
     "moasha": ("moasha", "MOASHAScheduler"),
+    "pb2": ("pbt.pb2", "PB2"),
     "pbt": ("pbt", "PopulationBasedTraining"),
 }
 
@@ -51,6 +53,7 @@ _INSTEAD_OF_PRUNERS = {
 _MODULE_OF = {name: module for module, name in REGISTRY.values()}
 
 __all__ = [
+    "PB2",
     "ASHAPromotionScheduler",
     "ASHAScheduler",
     "AsyncHyperBandScheduler",

@@ -162,6 +162,8 @@ class Scheduler(ABC):
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
+    #: True if it can go on in a search space that a user has changed, see `amend`
+    REVISES: ClassVar[bool] = True
     #: True if it looks at all objectives, and not only at the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
 

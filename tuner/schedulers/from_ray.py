@@ -16,6 +16,7 @@ from tuner.schedulers.fifo import FIFOScheduler
 from tuner.schedulers.hyperband import HyperBandScheduler
 from tuner.schedulers.median import MedianStoppingRule
 from tuner.schedulers.pbt import PopulationBasedTraining
+from tuner.schedulers.pbt.pb2 import PB2
 from tuner.schedulers.stoppers.from_ray import UsersStopper
 
 
@@ -90,12 +91,24 @@ def _pbt(theirs: Any) -> Scheduler:
     )
 
 
+def _pb2(theirs: Any) -> Scheduler:
+    return PB2(
+        theirs._perturbation_interval,
+        theirs._hyperparam_bounds,
+        theirs._quantile_fraction,
+        theirs._custom_explore_fn,
+        theirs._synch,
+        time_attr=theirs._time_attr,
+    )
+
+
 _SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
     "FIFOScheduler": lambda _: FIFOScheduler(),
     "AsyncHyperBandScheduler": _asha,
     "HyperBandScheduler": _hyperband,
     "HyperBandForBOHB": _hyperband,
     "MedianStoppingRule": _median,
+    "PB2": _pb2,
     "PopulationBasedTraining": _pbt,
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +24,7 @@ def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "executable", str(hangs))
     monkeypatch.setattr(head, "COMMAND_S", 0.2)
     with pytest.raises(ClusterUnreachable, match=r"`ray start` did not end within 0.2 s and was killed"):
-        head._ray_command(tmp_path, "start", "--head")
+        head.run_ray(["start", "--head"], {})
 
 
 def test_a_token_that_ray_cannot_write_is_an_error_that_says_what_to_do(
@@ -30,15 +32,14 @@ def test_a_token_that_ray_cannot_write_is_an_error_that_says_what_to_do(
 ) -> None:
     asked: list[str] = []
 
-    def ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         asked.append(arguments[0])
         return subprocess.CompletedProcess(arguments, 1, "", "PermissionError: /var/empty/.ray")
 
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no token"))
-    monkeypatch.setattr(head, "_ray_command", ray_command)
     with pytest.raises(ClusterUnreachable, match=r"PermissionError: /var/empty.*set RAY_AUTH_TOKEN_PATH"):
-        head.start_head(tmp_path / "home")
+        head.start_head(tmp_path / "home", run)
     assert asked == ["get-auth-token"], "no head is started without a token"
 
 
@@ -68,3 +69,13 @@ def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_pa
         found = {one.pid for one in head._processes(tmp_path)}
         assert found == {part, worker}
         assert reader not in found
+
+
+def test_the_end_of_a_process_is_noticed_at_once() -> None:
+    waits = "import sys; sys.stdin.read()"
+    with process("-c", waits) as first, process("-c", waits) as second, head.exits([first, second]) as wait:
+        assert wait(0.0) == ([], [], [])
+        os.kill(second, signal.SIGKILL)
+        begun = time.monotonic()
+        wait(60.0)
+        assert time.monotonic() < begun + 30

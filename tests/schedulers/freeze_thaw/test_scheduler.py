@@ -16,11 +16,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.schedulers.driving import Drive, Feed, setting, state_of
 from tuner.domain import events as e
-from tuner.domain.batch import Entry
 from tuner.domain.decisions import Complete, Pause, Resume, Start
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
-from tuner.driver.core.actions import Fit
 from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
@@ -35,36 +33,6 @@ from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
 
-class FitDrive(Drive):
-    """Returns model fits, too: late, and in any order among the other events."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        self.fits: list[Any] = []
-        super().__init__(*args, **more)
-
-    def feed(self, event: e.Event) -> list[Entry]:
-        handle = self.core.handle
-
-        def watch(an_event: e.Event) -> Any:
-            out = handle(an_event)
-            self.fits += [action.payload for action in out.actions if isinstance(action, Fit)]
-            return out
-
-        self.core.handle = watch  # type: ignore[method-assign]
-        try:
-            return super().feed(event)
-        finally:
-            self.core.handle = handle  # type: ignore[method-assign]
-
-    def step(self) -> bool:
-        if self.fits and self.rng.random() < 0.3:
-            payload = json.loads(json.dumps(self.fits.pop(0)))
-            self.now += 1.0
-            self.feed(e.ModelFitted(time=self.now, payload=json.loads(json.dumps(self.core.scheduler.fit(payload)))))
-            return True
-        return super().step()
-
-
 def curve(rng: Any, trial: Trial, iteration: int) -> float:
     lr = math.log10(float(trial.params["lr"]))
     good = (
@@ -76,8 +44,8 @@ def curve(rng: Any, trial: Trial, iteration: int) -> float:
     return good * (1 - math.exp(-iteration / 4)) + 0.01 * rng.gauss(0, 1)
 
 
-def drive(seed: int, **more: Any) -> FitDrive:
-    return FitDrive({"type": "freeze_thaw"}, seed, value=curve, num_samples=16, max_t=18, stride=9, **more)
+def drive(seed: int, **more: Any) -> Drive:
+    return Drive({"type": "freeze_thaw"}, seed, value=curve, num_samples=16, max_t=18, stride=9, **more)
 
 
 # -- state

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
+import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ import psutil
 
 from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
+
+log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
 """A variable in the environment of every process of a head. Ray's workers change their names, so names do not identify them."""
@@ -33,6 +37,9 @@ _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 _PARTS = ("gcs_server", "raylet")
 """The processes without which a head is dead."""
 
+RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
+"""Runs Ray's command line with these arguments, and with more variables in its environment; see `run_ray`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -40,6 +47,11 @@ class Head:
 
     address: str
     parts: tuple[psutil.Process, ...]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return the ids of its processes."""
+        return tuple(process.pid for process in self.parts)
 
     def dead(self) -> str | None:
         """Return the name of a process that is gone; None if the head is alive."""
@@ -65,20 +77,23 @@ def find_head(home: Path) -> Head | None:
     return Head(address, tuple(found[name] for name in _PARTS))
 
 
-def start_head(home: Path) -> Head:
+def start_head(home: Path, run: RunRay | None = None) -> Head:
     """Return the head of this home. If there is none, end what a dead one has left behind, and start one.
 
-    Raise ClusterUnreachable if Ray cannot be started.
+    run: runs commands of Ray; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
     """
+    run = run or run_ray
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         if (head := find_head(home)) is not None:
             return head
-        _end(home, patience_s=0.0)
+        if _end(home, patience_s=0.0):
+            log.debug("Ray's head was dead, and what was left of it has ended")
         if not _has_token():
-            _generate_token(home)
+            _generate_token(home, run)
         done = _ray_command(
             home,
+            run,
             "start",
             "--head",
             "--port=0",
@@ -92,6 +107,7 @@ def start_head(home: Path) -> Head:
         _marker(home).write_text(found[1])
         if (head := find_head(home)) is None:
             raise ClusterUnreachable("Ray was started and ended at once; its logs are in /tmp/ray and in the home")
+        log.debug("Ray's head is up at %s", head.address)
         return head
 
 
@@ -191,9 +207,9 @@ def _has_token() -> bool:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
 
 
-def _generate_token(home: Path) -> None:
+def _generate_token(home: Path, run: RunRay) -> None:
     """Let Ray write a token for this user. Raise ClusterUnreachable if it cannot, since a head needs one."""
-    done = _ray_command(home, "get-auth-token", "--generate")
+    done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
             f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} "
@@ -201,16 +217,44 @@ def _generate_token(home: Path) -> None:
         )
 
 
-def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Ray, and mark what it starts. The next start ends what a command that failed has left behind."""
+    return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))})
+
+
+def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run Ray's command line in a new session, so that a Ctrl-C here does not reach what it starts.
 
-    Raise ClusterUnreachable if it takes longer than `COMMAND_S`. The next start ends what the command has left behind.
+    Raise ClusterUnreachable if it takes longer than `COMMAND_S`.
     """
-    command = [sys.executable, "-m", "tuner.driver.hosts.ray_start", *arguments]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))}
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, env=environment, start_new_session=True, timeout=COMMAND_S
+            [sys.executable, "-m", "tuner.driver.hosts.ray_start", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            timeout=COMMAND_S,
         )
     except subprocess.TimeoutExpired:
-        raise ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed") from None
+        raise too_slow(arguments) from None
+
+
+def too_slow(arguments: Sequence[str]) -> ClusterUnreachable:
+    """Return the error of a command of Ray that took longer than `COMMAND_S`."""
+    return ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed")
+
+
+@contextlib.contextmanager
+def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
+    """Yield a function that waits until one of these processes has ended, for so many seconds at most.
+
+    It always waits as long where the system cannot tell.
+    """
+    with contextlib.ExitStack() as stack:
+        files: list[int] = []
+        for pid in pids:
+            with contextlib.suppress(AttributeError, OSError):  # not Linux, or it has ended just now
+                files.append(os.pidfd_open(pid))
+                stack.callback(os.close, files[-1])
+        yield lambda seconds: select.select(files, (), (), seconds)

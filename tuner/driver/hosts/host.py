@@ -241,6 +241,7 @@ class Host:
                 # objects.
                 gc.freeze()
         self._poked = asyncio.Event()
+        self._poked.set()  # the first look is at once
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
         self._background.append(asyncio.create_task(self._make_room()))

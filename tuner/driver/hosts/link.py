@@ -1,25 +1,32 @@
 """The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
 
 Ray ends a process that has lost its cluster. So the service itself does not connect to Ray: it starts this process, which may
-be ended, and starts it again. The two exchange lines: the service sends its settings, the address of Ray, and questions; this
-process sends JSON objects. It ends when its standard input does.
+be ended, and starts it again. The two exchange lines: the service sends its settings, commands of Ray to run, the address
+of Ray, and questions; this process sends JSON objects. It ends when its standard input does.
+
+Loading Ray takes a second or two. So commands of Ray run in forks of this process, and the service keeps one such process
+in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import importlib
 import json
 import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from tuner import __version__
+from tuner.driver.hosts.head import COMMAND_S
 from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
@@ -31,6 +38,13 @@ START_S = 60.0
 
 LOOK_S = 10.0
 """Seconds that the host may take to answer a question about ranks or the cluster."""
+
+
+MODULES = ("tuner.driver.hosts.shared",)
+"""What the process loads before it asks where Ray is. It includes Ray."""
+
+RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
+"""What a process in reserve loads: also what starts a head and a driver host."""
 
 
 class Link:
@@ -64,6 +78,7 @@ class Link:
             self._owner = ray.get(began, timeout=START_S)
             self._host, was_up, self._waits = host, True, False
             self._tell(up=self._owner)
+            load_host()
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
                 news, figures = ray.get([host.news.remote(), host.figures.remote()], timeout=START_S)
@@ -86,8 +101,8 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
-        from tuner.driver.hosts.start import end_other_versions, start_host
+        """Find or start the host. End one that runs the code of another version, so that this one can claim its experiments."""
+        from tuner.driver.hosts.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -96,6 +111,10 @@ class Link:
                 log=f"the driver host of {version} was ended, as this is {__version__}; "
                 "its experiments continue from their checkpoints"
             )
+        if (host := find_host(self._settings)) is not None:
+            return host
+        from tuner.driver.hosts.start import start_host
+
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
@@ -126,13 +145,75 @@ class Link:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
 
-def packed(settings: Settings, adopt: bool) -> str:
-    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line."""
-    return base64.b64encode(pickle.dumps((settings, adopt))).decode()
+def load_host() -> threading.Thread:
+    """Load, in a thread, what is needed to start a host, so that nobody waits for it once the host is gone."""
+    loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
+    loading.start()
+    return loading
+
+
+def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run Ray's command line in a fork of this process, in a new session. Return its exit code and what it has printed.
+
+    The code is None if it took too long and was killed.
+    """
+    with tempfile.TemporaryFile() as output:  # not a pipe: what the command starts may keep it open
+        pid = os.fork()
+        if not pid:
+            _become_ray(arguments, environment, output.fileno())
+        loading = load_host()
+        code: int | None = None
+        end = time.monotonic() + COMMAND_S
+        while code is None and time.monotonic() < end:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+            else:
+                time.sleep(0.02)
+        if code is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        loading.join()  # no thread imports anything while this process forks again
+        output.seek(0)
+        return {"code": code, "output": output.read().decode(errors="replace")}
+
+
+def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output: int) -> NoReturn:
+    """Run the command in this process, which is a fork, and end it."""
+    code: Any = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ |= environment
+        from tuner.driver.hosts import ray_start
+
+        sys.argv = ["ray", *arguments]
+        ray_start.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
+    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line.
+
+    reserve: the process is not needed yet, so it loads all that it may need.
+    """
+    return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 
 
 def main() -> None:
-    """Read the settings, load Ray, read its address, and watch the driver host."""
+    """Read the settings, load Ray, run its commands, read its address, and watch the driver host."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between the lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends this process
@@ -142,10 +223,12 @@ def main() -> None:
         with writing, contextlib.suppress(OSError):
             print(json.dumps(what), file=lines)
 
-    settings, adopt = pickle.loads(base64.b64decode(sys.stdin.readline()))
-    from tuner.driver.hosts import start  # noqa: F401, as loading Ray takes a second or two, in which its head may start
-
-    address = sys.stdin.readline().strip()
+    settings, adopt, reserve = pickle.loads(base64.b64decode(sys.stdin.readline()))
+    for module in RESERVE_MODULES if reserve else MODULES:
+        importlib.import_module(module)
+    while (address := sys.stdin.readline().strip()).startswith("{"):
+        command = json.loads(address)
+        tell(**run_ray(command["arguments"], command["environment"]))
     if not address:
         return
     link = Link(settings, adopt, tell)

@@ -1,27 +1,17 @@
-"""Start driver hosts, and end those that another version of this package has started."""
+"""Start driver hosts as actors of Ray."""
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import time
 from typing import Any
 
 import ray
-from packaging.version import Version
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tuner import __version__
-from tuner.domain.keys import keyed_seed
-from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE
+from tuner.driver.hosts.cluster import NAMESPACE
 from tuner.driver.hosts.host import Host
-from tuner.errors import NewerHost
+from tuner.driver.hosts.shared import base_name, shared_name
 from tuner.settings import Settings
-
-ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
-_VERSION = "-v"
-"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
 
 
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
@@ -30,7 +20,7 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
     A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
     service never uses a host that runs the code of another version.
     """
-    name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
+    name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {
         "num_cpus": 0,
         "max_concurrency": 10_000,
@@ -44,57 +34,3 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
     if shared:
         options |= {"lifetime": "detached", "get_if_exists": True}
     return ray.remote(Host).options(**options).remote(settings, name)
-
-
-def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of this package has started.
-
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
-
-    Raises:
-        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
-            no experiment would go on.
-    """
-    base, ended = _base_name(settings), []
-    for name in sorted(_names_of_hosts()):
-        version = name.removeprefix(base)
-        shared = name.startswith(base) and (not version or version.startswith(_VERSION))
-        if not shared or name == _shared_name(settings):
-            continue
-        try:
-            host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has just ended
-            continue
-        status: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            status = ray.get(host.status.remote(), timeout=ANSWER_S)
-        number = version.removeprefix(_VERSION)
-        if number and status.get("attended") and Version(number) > Version(__version__):
-            raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
-                "none while that one runs: update it, or end the other one"
-            )
-        owner = status.get("owner")
-        ray.kill(host)
-        until = time.monotonic() + ANSWER_S
-        while (
-            name in _names_of_hosts() and time.monotonic() < until
-        ):  # its placement groups are orphans once it is gone
-            time.sleep(0.05)
-        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
-    return ended
-
-
-def _names_of_hosts() -> set[str]:
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return {
-        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
-    }
-
-
-def _base_name(settings: Settings) -> str:
-    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
-
-
-def _shared_name(settings: Settings) -> str:
-    return f"{_base_name(settings)}{_VERSION}{__version__}"

@@ -113,6 +113,15 @@ class Explorer:
             path = move.target.path
             if path in params:
                 params[path], how[path] = self._moved(move, params[path], rng)
+        return self.settled(donor, params, how, rng)
+
+    def settled(
+        self, donor: Mapping[str, Any], params: dict[str, Any], how: dict[str, str], rng: random.Random
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return changed params after `custom`, moved into their domains, and how each differs from the donor's, in words.
+
+        `how` says by path what changed the params so far.
+        """
         if self._custom is not None:
             params = dict(self._custom(dict(params)))
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}

@@ -8,6 +8,7 @@ perturbations are those of Ray Tune.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -342,7 +343,7 @@ class PopulationBasedTraining(Scheduler):
 
     def _exploit(self, trial: int, donor: int, trials: Population) -> Exploit:
         rng = keyed_random(self.context.seed, "explore", trial, len(self.state.moves[trial]))
-        params, how = self._explore(self._carried(trials[donor]), rng)
+        params, how = self._explored(trial, donor, trials, rng)
         ranking, scores, objective = self.state.ranking, self.state.scores, self.context.objective
         rank = len(ranking) - ranking.bisect_right((scores[trial], trial)) + 1
         where = at(self.context.time_attr, trials[trial].t)
@@ -353,6 +354,12 @@ class PopulationBasedTraining(Scheduler):
         if how:
             reason += "; " + ", ".join(f"{path} {words}" for path, words in how.items())
         return Exploit(trial=trial, donor=donor, params=params, reason=reason, mutations=how)
+
+    def _explored(
+        self, trial: int, donor: int, trials: Population, rng: random.Random
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the configuration with which a trial continues from its donor, and how each parameter changed, in words."""
+        return self._explore(self._carried(trials[donor]), rng)
 
     # ---------------------------------------------------------------------------------------- the winner's schedule
 

@@ -1,0 +1,236 @@
+"""Measure how soon a service answers, and what its lists and its POST cost, with many experiments in its database.
+
+    python -m benchmarks.service [--experiments 10000] [--starts 5] [--clients 50] [--posts 1000]
+        [--only start|list|post] [--keep DIR]
+
+Makes the experiments through the store, in an SQLite file that --keep DIR leaves for another run. Prints one JSON line for
+each part:
+
+- start: the seconds from the start of the process of `tuner serve` to its first answer of 200 to `/healthz`, and to `/readyz`.
+  First without Ray (`ray: false`), which the service starts then, and then with the Ray and the driver host that it left.
+- list: the milliseconds of a page of 100 experiments, for several queries, in sequence over one connection.
+- post: the milliseconds of `POST /experiments`, with all clients at once. Each has one connection, and sends its next request as
+  soon as it has its answer. `cpu_ms` is the CPU time of the service for one. The clients are tasks of this process that write
+  prepared bytes. First with no driver, and then by `tuner serve`, whose driver takes up what is posted, on the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks import page_scale
+from tests.serving import SLOW
+from tests.serving import Service as Serve
+from tuner.domain.batch import Batch
+from tuner.domain.experiment import Objective, Spec
+from tuner.domain.states import ExperimentState
+from tuner.store import Store
+
+SPACE = {"lr": {"type": "loguniform", "lower": 1e-5, "upper": 1.0}}
+QUERIES: tuple[dict[str, Any], ...] = (
+    {},
+    {"state": "completed"},
+    {"name": "77"},
+    {"project": "vision"},
+    {"archived": "all"},
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiments", type=int, default=10_000)
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--posts", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--only", choices=("start", "list", "post"))
+    parser.add_argument("--keep", metavar="DIR")
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        home = options.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="tuner-service-"))
+        url = f"sqlite:///{home}/tuner.db"
+        make(url, options.experiments)
+        parts = (options.only,) if options.only else ("start", "list", "post")
+        if "list" in parts:
+            lists(url, home, options.experiments, options.repeats)
+        if "start" in parts:
+            starts(url, home, options.experiments, options.starts)
+        if "post" in parts:
+            posts(home, options.clients, options.posts)
+
+
+def make(url: str, count: int) -> None:
+    """Make experiments that have ended, in two projects, unless an earlier run has made them."""
+    with Store.open(url) as store:
+        store.migrate()
+        newest = store.experiments.page(page_size=1).items
+        there = int(newest[0].name.split()[-1]) + 1 if newest else 0
+        for number in range(there, count):
+            spec = Spec(
+                name=f"experiment {number}",
+                space=SPACE,
+                objectives=(Objective("loss", "min"),),
+                entrypoint="module:train",
+                project="vision" if number % 2 else "speech",
+            )
+            record = store.experiments.create(spec)
+            epoch = store.drivers.claim(record.id, "benchmark", 60.0, time.time())
+            for state in (ExperimentState.RUNNING, ExperimentState.COMPLETED):
+                store.drivers.commit(record.id, epoch, Batch(log=[], state=state), time.time())
+            store.drivers.release(record.id, epoch)
+
+
+def show(part: str, **row: Any) -> None:
+    shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
+    print(json.dumps({"benchmark": f"service {part}", **shown, "load": psutil.getloadavg()[0]}), flush=True)
+
+
+def p(values: Sequence[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+# Start
+
+
+def starts(url: str, home: str, experiments: int, count: int) -> None:
+    service = Serve(Path(home), url)
+    try:
+        for number in range(count + 1):
+            healthy, ready = started(service)
+            show("start", experiments=experiments, ray=number > 0, healthz_s=healthy, readyz_s=ready)
+            service.end()
+    finally:
+        service.stop()
+
+
+def started(service: Serve) -> tuple[float, float]:
+    """Start the service, and return the seconds to the first answer of 200 to `/healthz` and to `/readyz`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    begun = time.perf_counter()
+    service.process = subprocess.Popen(
+        service.command("--port", str(port)),
+        env=service.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    found = []
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        for path in ("/healthz", "/readyz"):
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(path).status_code == 200:
+                        break
+                if service.process.poll() is not None:
+                    raise RuntimeError("the service has ended")
+                time.sleep(0.01)
+            found.append(time.perf_counter() - begun)
+    return found[0], found[1]
+
+
+# Lists
+
+
+def lists(url: str, home: str, experiments: int, repeats: int) -> None:
+    service = page_scale.Service(url, home)
+    try:
+        for query in QUERIES:
+            params = {"page_size": 100, **query}
+            found = page_scale.timed(
+                service,
+                lambda params=params: service.client.get("/api/v1/experiments", params=params),  # type: ignore[misc]
+                repeats,
+            )
+            show("list", experiments=experiments, query=query, **found)
+    finally:
+        service.close()
+
+
+# POST
+
+
+def posts(home: str, clients: int, count: int) -> None:
+    folder = Path(home, f"posts-{time.time()}")
+    folder.mkdir()
+    url = f"sqlite:///{folder}/tuner.db"
+    with Store.open(url) as store:
+        store.migrate()
+    alone = page_scale.Service(url, str(folder))
+    try:
+        show("post", driver=False, **posted(alone.url, alone.process, clients, count))
+    finally:
+        alone.close()
+    service = Serve(folder, url)
+    try:
+        service.start()
+        process = psutil.Process(service.process.pid)
+        show("post", driver=True, **posted(str(service.client.base_url), process, clients, count))
+    finally:
+        service.clean_up()
+
+
+def posted(url: str, process: psutil.Process, clients: int, count: int) -> dict[str, Any]:
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    for _ in range(3):  # the first import of the entrypoint, in the service's helper process, is not what is measured
+        httpx.post(f"{url}/api/v1/experiments", json=SLOW, timeout=60).raise_for_status()
+    cpu, begun = sum(process.cpu_times()[:2]), time.perf_counter()
+    took = asyncio.run(_all_clients(host, int(port), clients, count))
+    wall = time.perf_counter() - begun
+    return {
+        "clients": clients,
+        "posts": len(took),
+        "p50_ms": statistics.median(took),
+        "p95_ms": p(took, 0.95),
+        "p99_ms": p(took, 0.99),
+        "max_ms": max(took),
+        "a_second": len(took) / wall,
+        "cpu_ms": (sum(process.cpu_times()[:2]) - cpu) / len(took) * 1e3,
+    }
+
+
+async def _all_clients(host: str, port: int, clients: int, count: int) -> list[float]:
+    numbers = iter(range(count))
+    took: list[float] = []
+    await asyncio.gather(*(_client(host, port, numbers, took) for _ in range(clients)))
+    return took
+
+
+async def _client(host: str, port: int, numbers: Any, took: list[float]) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    for number in numbers:
+        body = json.dumps({**SLOW, "name": f"posted {number}"}).encode()
+        head = (
+            f"POST /api/v1/experiments HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        begun = time.perf_counter()
+        writer.write(head.encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        if b" 201 " not in answer.split(b"\r\n", 1)[0]:
+            raise RuntimeError(answer.decode())
+        length = next(
+            int(line.split(b":")[1]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length")
+        )
+        await reader.readexactly(length)
+        took.append((time.perf_counter() - begun) * 1e3)
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Answer health checks while the service is loaded, which takes a second or two.
+
+The port is open from the start. `/healthz` says that the process lives, and everything else that it is not ready yet. Nothing
+here imports more than the standard library, as it has to answer before anything else is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+from tuner.errors import SpecError
+
+PATIENCE_S = 2.0
+"""Seconds that a client may take to send a request."""
+
+NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+"""What a client raises that sends no request, or half of one."""
+
+STARTING = "the service is starting"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there. Raise SpecError if the port cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise SpecError(
+            f"{port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
+        ) from error
+    return listening
+
+
+class Early:
+    """Answers on a socket, in a thread, until `end` is called. The socket stays open for whoever answers next."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+        self._loop = asyncio.new_event_loop()
+        self._done = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="early", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop answering. Connections that wait for an answer are closed; those that have not been accepted stay."""
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._done.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        own = socket.socket(self.listening.family, self.listening.type, fileno=os.dup(self.listening.fileno()))
+        server = await asyncio.start_server(_answer, sock=own, limit=16_384)
+        await self._done.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others)
+        await asyncio.sleep(0)  # their connections are closed in the next turn of the loop
+
+
+@contextlib.contextmanager
+def answering(host: str, port: int) -> Iterator[Early]:
+    """Listen and answer until the end of the block, or until `end` is called. Raise SpecError if the port cannot be used."""
+    with listen(host, port) as listening:
+        early = Early(listening)
+        try:
+            yield early
+        finally:
+            early.end()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(*NOT_ASKED, asyncio.CancelledError):
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, target, _ = head.split(b"\r\n", 1)[0].split(b" ")
+            writer.write(_response(method == b"HEAD", target.split(b"?")[0]))
+            await writer.drain()
+    writer.close()
+
+
+def _response(only_head: bool, path: bytes) -> bytes:
+    body: dict[str, object]
+    kind, more = "application/json", ""
+    if path == b"/healthz":
+        status, body = "200 OK", {"status": "ok"}
+    elif path == b"/readyz":
+        status, body = "503 Service Unavailable", {"status": "unready", "problems": [STARTING]}
+    else:
+        status, kind, more = "503 Service Unavailable", "application/problem+json", "Retry-After: 1\r\n"
+        body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": STARTING, "errors": []}
+    text = json.dumps(body).encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n{more}"
+        "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if only_head else text)
