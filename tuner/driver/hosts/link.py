@@ -41,10 +41,10 @@ LOOK_S = 10.0
 
 
 MODULES = ("tuner.driver.hosts.shared",)
-"""What the process loads before it asks where Ray is. It includes Ray."""
+"""Modules that the process loads before it asks where Ray is. They include Ray."""
 
 RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
-"""What a process in reserve loads: also what starts a head and a driver host."""
+"""Modules that a process in reserve loads: also those that start a head and a driver host."""
 
 
 class Link:
