@@ -143,6 +143,27 @@ async def test_importance_finds_the_parameter_that_matters(client: httpx.AsyncCl
     assert sum(item["share"] for item in found["items"]) == pytest.approx(1)
 
 
+async def test_importance_among_the_trials_that_meet_conditions(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    """Among trials with nearly the same x, x cannot matter much any more."""
+    made = ended(sqlite_store, 200)
+    url = f"{API}/{made.public_id}/importance"
+    whole = (await client.get(url)).json()
+    params = {"where": ["params.y>=0.3", 'state?=["completed", "running"]']}
+    part = (await client.get(url, params=params)).json()
+    chosen = [
+        one
+        for one in sqlite_store.trials.sorted_page(made.id, page_size=300)[0].items
+        if one.params["y"] >= 0.3 and one.state == "completed"
+    ]
+    assert (part["trials"], whole["trials"]) == (len(chosen), 200)
+    assert part != whole
+    assert (await client.get(url)).json() == whole, "kept apart from that of the conditions"
+    few = (await client.get(url, params={"where": "params.x<0.01"})).json()
+    assert (few["items"], few["trials"] < 10) == ([], True)
+    wrong = await client.get(url, params={"where": "params.x"})
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/where")
+
+
 async def test_importance_is_worked_out_once_until_a_trial_ends(
     client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +189,7 @@ def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
     """Give the internal id of a deleted experiment to the next one, as a restored backup can."""
     asked: list[str] = []
 
-    def importance(store: Store, record: ExperimentRecord) -> str:
+    def importance(store: Store, record: ExperimentRecord, where: tuple[str, ...]) -> str:
         asked.append(record.public_id)
         return f"of {record.public_id}"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from tests.store.examples import T0, a_report, begin
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointInfo, CheckpointSaved
 from tuner.experiment.timeline import Span, device_rows, trial_spans
-from tuner.store import SegmentRecord, TrialSegment
+from tuner.store import SegmentRecord, Store, TrialSegment
 
 
 def segment(ordinal: int = 1, cause: Any = "start", ranks: list[dict[str, Any]] | None = None, **times: Any) -> Any:
@@ -62,6 +66,38 @@ def test_between_a_pause_and_its_resume_a_trial_is_paused_and_then_restarts() ->
 def test_a_segment_of_an_older_version_counts_its_whole_start() -> None:
     old = segment(held_s=None, startup_s=13.0)
     assert seen(trial_spans(3, [old], 99.0, False)) == [("starting", 0.0, 13.0), ("running", 13.0, 20.0)]
+
+
+def test_training_that_waits_for_checkpoints_is_checkpointing() -> None:
+    saves = {(3, 1): [(12.0, 14.0), (15.0, 15.5), (19.0, 21.0)], (4, 1): [(16.0, 17.0)]}
+    assert seen(trial_spans(3, [segment()], 99.0, False, saves))[2:] == [
+        ("checkpointing", 13.0, 14.0),
+        ("running", 14.0, 15.0),
+        ("checkpointing", 15.0, 15.5),
+        ("running", 15.5, 19.0),
+        ("checkpointing", 19.0, 20.0),
+    ]
+
+
+def test_the_waits_for_checkpoints_are_stored_with_them(store: Store) -> None:
+    """A checkpoint comes with its report, or later by itself; what becomes of it afterwards does not move its wait."""
+    made, epoch, _ = begin(store, 2)
+    first = CheckpointInfo(id="ckpt_1", uri="/a", step=1, bytes=10, ready=False, took_s=0.5, age_s=0.25)
+    log = [
+        (6, dataclasses.replace(a_report(0, 1), time=T0 + 10, checkpoint=first)),
+        (7, CheckpointSaved(time=T0 + 30, trial=0, segment=1, checkpoint=dataclasses.replace(first, ready=True))),
+        (8, CheckpointSaved(time=T0 + 40, trial=1, segment=1, checkpoint=_saved("ckpt_2", took_s=2.0, age_s=1.0))),
+        (9, CheckpointSaved(time=T0 + 41, trial=1, segment=1, checkpoint=_saved("ckpt_3", took_s=0.0))),
+    ]
+    store.drivers.commit(made.id, epoch, Batch(log=log), T0 + 41)
+    waits = [(0, 1, T0 + 9.25, T0 + 9.75), (1, 1, T0 + 37.0, T0 + 39.0)]
+    assert store.trials.saves(made.id, [0, 1], 10) == (waits, 2.5)
+    assert store.trials.saves(made.id, [0, 1], 1) == (waits[1:], 2.5), "the longest, and the seconds of all"
+    assert store.trials.saves(made.id, [0], 10) == (waits[:1], 0.5)
+
+
+def _saved(name: str, **took: float) -> CheckpointInfo:
+    return CheckpointInfo(id=name, uri="/a", step=1, bytes=10, **took)
 
 
 def test_a_gpu_is_idle_when_no_trial_holds_it() -> None:

@@ -554,7 +554,7 @@ class World:
         return True
 
     def meddle(self, rng: random.Random) -> None:
-        """Let a user change the limits, ask for trials, pin a checkpoint or kill the search; or let its GPU hours be used up."""
+        """Let a user change limits, ask for trials, pin a checkpoint, kill a trial or all; or let the GPU hours be used up."""
         match rng.choices(("amend", "enqueue", "fork", "retry", "pin", "kill", "gpu"), (8, 5, 5, 9, 8, 1, 1))[0]:
             case "amend":
                 self.feed(e.Amended(time=self.tick(), changes=self.amendment(rng)))
@@ -570,6 +570,8 @@ class World:
                 if self.saved:
                     name = rng.choice(list(self.saved))
                     self.feed(e.Pinned(time=self.tick(), checkpoint=name, pinned=rng.random() < 0.6))
+            case "kill" if len(self.core.trials) and rng.random() < 0.5:
+                self.feed(e.Commanded(time=self.tick(), command="kill", trial=rng.randrange(len(self.core.trials))))
             case "kill":
                 if rng.random() < 0.3:
                     self.feed(e.Commanded(time=self.tick(), command="cancel"))

@@ -87,6 +87,10 @@ class Service:
             assert time.monotonic() < deadline, "the service did not start in 30 s"
             time.sleep(0.01)
 
+    def answers_about_the_cluster(self, cluster: Callable[[], dict[str, Any]]) -> None:
+        """Let the running service answer with what a driver would say about the cluster."""
+        self._app.state.context.cluster = cluster
+
     def stop(self) -> None:
         if self._server is None or self._thread is None:
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.driver.hosts.test_overview import cluster_of
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until
@@ -50,6 +51,22 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
         assert [command.command for command in search.store.commands.pending([search.id])] == ["pause"]
     page.get_by_role("button", name="Compare their best trials").click()
     expect(page.get_by_role("columnheader", name=re.compile("^running 0, trial"))).to_be_visible()
+
+
+def test_experiments_are_filtered_by_label_and_project(visit: Open, service: Service) -> None:
+    Search(service.store, digits("one", 4, tags={"team": "vision"}), start=time.time() - 60).advance(10)
+    Search(service.store, digits("two", 4, tags={"team": "speech"}), start=time.time() - 60).advance(10)
+    service.store.experiments.create(digits("three", 4, project="robots"), source="api")
+    page = visit("/")
+    expect(page.get_by_role("row").filter(has_text="one")).to_contain_text("CPU")
+    page.get_by_role("button", name="Only label team=vision").click()
+    expect(page.get_by_role("link", name="two")).to_have_count(0)
+    expect(page.get_by_role("link", name="one")).to_be_visible()
+    expect(page).to_have_url(re.compile("tag=team%3Dvision"))
+    page.get_by_role("button", name="Remove the filter label team=vision").click()
+    page.get_by_role("button", name="Only project robots").click()
+    expect(page.get_by_role("link", name="one")).to_have_count(0)
+    expect(page.get_by_role("link", name="three")).to_be_visible()
 
 
 def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Open, service: Service) -> None:
@@ -202,6 +219,28 @@ def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: S
     expect(page.get_by_text("The service does not answer.")).to_have_count(0)
 
 
+def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes(
+    visit: Open, service: Service, ended: Search
+) -> None:
+    """Show what a driver says of two nodes with two GPUs each; a trial that waited gets its room while one looks."""
+    first, second, third = (trial.public_id for trial in service.store.trials.page(ended.id).items[:3])
+    said = [cluster_of(ended.public_id, running=[first], waiting=[second, third])]
+    service.answers_about_the_cluster(lambda: said[-1])
+    page = visit("/cluster")
+    expect(page.get_by_text("2 of 4 GPUs and 2 of 8 CPUs are in use on 2 nodes. 1 trial runs, 2 wait.")).to_be_visible()
+    nodes = page.get_by_role("region", name="Nodes").get_by_role("row")
+    expect(nodes.nth(1)).to_contain_text("older trial 0, rank 0 (GPU 0)")
+    waiting = page.get_by_role("region", name="Waiting").get_by_role("row")
+    expect(waiting.nth(1)).to_contain_text("needs 2 free GPUs, and there is noneroom is kept for it")
+    expect(waiting.nth(2)).to_contain_text("trial 2")
+    expect(waiting.nth(2)).to_contain_text("2 × 1 GPU, 1 CPU")
+    said.append(cluster_of(ended.public_id, running=[first, second], waiting=[third]))
+    expect(waiting).to_have_count(2)
+    expect(page.get_by_role("region", name="Running").get_by_role("row").nth(2)).to_contain_text("trial 1")
+    page.get_by_role("link", name="trial 2").click()
+    expect(page).to_have_url(re.compile(third))
+
+
 def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, ended: Search, tmp_path: Path) -> None:
     """Check each page in light and in dark colours."""
     population = bred(service.store, start=time.time() - 3600)
@@ -209,6 +248,9 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
     trials = service.store.trials.page(ended.id).items
     one = f"/experiments/{ended.public_id}"
     pair = f"{trials[0].public_id},{trials[1].public_id}"
+    service.answers_about_the_cluster(
+        lambda: cluster_of(ended.public_id, running=[trials[0].public_id], waiting=[trials[1].public_id])
+    )
     addresses = [
         ("list", "/experiments", "older"),
         ("curves", f"{one}?pick=1,2", "Trials · 27"),
@@ -226,7 +268,8 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         ("compare", f"/compare?trials={pair}", "What they differ in"),
         ("new", "/new", "What it would do"),
         ("settings", "/settings", "New token"),
-        ("cluster", "/cluster", "Cluster"),
+        ("neighbours", f"/trials/{trials[4].public_id}?view=neighbours", "nearest neighbours reached"),
+        ("cluster", "/cluster", "room is kept for it"),
         ("nowhere", "/nowhere", "There is no such page"),
     ]
     found: dict[str, Any] = {}

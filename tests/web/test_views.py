@@ -16,6 +16,8 @@ from tests.web.conftest import Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, two_objectives
 from tests.web.test_page import INK, best_of, curves, expect, shot, wait_until
 from tuner.domain.experiment import Limits
+from tuner.experiment.neighbours import neighbours
+from tuner.experiment.usecases import amend_experiment
 
 pytestmark = pytest.mark.browser
 
@@ -289,6 +291,10 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     within = [t for t in finished.core.trials if low <= float(t.params["lr"]) <= high]
     assert 0 < len(within) < 27
     expect(page.get_by_role("heading", name=f"Trials · {len(within)} of 27")).to_be_visible()
+    ended = [t for t in within if t.state in ("completed", "stopped") and t.best_value is not None]
+    finite = [t for t in within if t.best_value is not None]
+    expect(page.get_by_text(f"PED-ANOVA over {len(ended)} chosen trials")).to_be_visible()
+    expect(page.get_by_role("img", name=f"accuracy of {len(finite)} trials over lr;")).to_be_visible()
     both = {"lr": [low, high], "width": ["64"]}
     wide = [t for t in within if t.params["width"] == 64]
     page.goto(f"{page.url.split('?')[0]}?brush={quote(json.dumps(both))}&xs=linear")
@@ -311,6 +317,30 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Remove the filter width: 64").click()
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+
+
+def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search) -> None:
+    trial = finished.store.trials.page(finished.id).items[3]
+    page = visit(f"/trials/{trial.public_id}")
+    page.get_by_role("tab", name="Neighbours").click()
+    expect(page.get_by_text(re.compile(r"nearest neighbours reached a best accuracy of .* this trial, with"))).to_be_visible()
+    rows = page.get_by_role("region", name="Neighbours").get_by_role("row")
+    expect(rows).to_have_count(11)
+    record = finished.store.experiments.get(finished.public_id)
+    near = neighbours(finished.store, record, trial, 10).items
+    numbers = rows.locator("td:first-child button").all_text_contents()
+    assert numbers == [str(one.trial.number) for one in near]
+    rows.nth(1).get_by_role("button").click()
+    expect(page).to_have_url(re.compile(near[0].trial.public_id))
+
+
+def test_notes_are_shown_as_markdown(visit: Open, finished: Search) -> None:
+    notes = "# Why\n\nThe **first** run, [see](https://example.com).\n\n<img src=x onerror='document.title=1'>"
+    amend_experiment(finished.store, finished.public_id, {"notes": notes})
+    page = visit(f"/experiments/{finished.public_id}?tab=setup")
+    expect(page.get_by_role("heading", name="Why")).to_be_visible()
+    expect(page.get_by_role("link", name="see")).to_have_attribute("rel", "noreferrer noopener")
+    assert page.locator("main img").count() == 0
 
 
 def test_what_is_reported_live_draws_only_the_curves_that_it_is_about(visit: Open, service: Service) -> None:

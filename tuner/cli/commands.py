@@ -582,12 +582,18 @@ def _command(verb: Verb, about: str) -> Callable[[str], None]:
     return command
 
 
-_HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
+_HELP = {
+    "experiment": "exp_..., or its name",
+    "trial": "trl_...",
+    "experiment or trial": "exp_..., or the name of an experiment; or trl_...",
+}
 
-for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
+for _verb in {**TRIAL_VERBS, **VERBS}.values():
     if _verb.name != "resume":  # `resume` above also waits for the end
-        _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
-        app.command(name=_verb.name, help=_verb.summary, cls=OnService)(_command(_verb, _about))
+        _both = _verb.name in TRIAL_VERBS and _verb.name in VERBS
+        _about = "experiment or trial" if _both else "trial" if _verb.name in TRIAL_VERBS else "experiment"
+        _help = _verb.summary.replace("the experiment", "the experiment or trial") if _both else _verb.summary
+        app.command(name=_verb.name, help=_help, cls=OnService)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.experiment.usecases import id_of
-from tuner.experiment.verbs import TRIAL_VERBS, Verb, act, act_on_trial
+from tuner.experiment.verbs import VERBS, Verb, act, act_on_trial
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -12,7 +12,7 @@ def ask(settings: Settings, verb: Verb, name: str) -> str:
     """Ask for a verb of the experiment or trial with this id or name. Return a line that says so."""
     with Store.open(settings.database_url) as store:
         store.migrate()
-        if verb.name in TRIAL_VERBS:
+        if verb.name not in VERBS or name.startswith("trl_"):
             trial = act_on_trial(store, verb.name, name)
             return f"asked to {verb.name} {trial.public_id}, which is {trial.state}"
         record = act(store, verb.name, id_of(store, name))

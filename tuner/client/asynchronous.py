@@ -535,9 +535,10 @@ class AsyncExperimentHandle:
         """Return the best value by time, with a point for each improvement."""
         return read(schemas.BestSoFarOf, await self._get("/best-so-far", {"metric": metric}))
 
-    async def importance(self) -> schemas.Importances:
-        """Return how much each parameter mattered."""
-        return read(schemas.Importances, await self._get("/importance"))
+    async def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
+        """Return how much each parameter mattered, by the trials that meet all of these conditions."""
+        conditions = [where] if isinstance(where, str) else where
+        return read(schemas.Importances, await self._get("/importance", {"where": conditions}))
 
     async def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
         """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
@@ -666,6 +667,10 @@ class AsyncTrialHandle:
         """End the trial at its next report. The experiment goes on."""
         return read(schemas.TrialDetail, await self.act("stop"))
 
+    async def kill(self) -> schemas.TrialDetail:
+        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on."""
+        return read(schemas.TrialDetail, await self.act("kill"))
+
     async def logs(
         self,
         *,
@@ -707,6 +712,10 @@ class AsyncTrialHandle:
     async def lineage(self) -> schemas.Lineage:
         """Return the segments that led to its weights, and the schedule of configurations."""
         return read(schemas.Lineage, await self._get("/lineage"))
+
+    async def neighbours(self, limit: int = 8) -> schemas.Neighbours:
+        """Return the trials with the most similar configurations, the nearest first, and what they reached."""
+        return read(schemas.Neighbours, await self._get("/neighbours", {"limit": limit}))
 
     async def live(self) -> schemas.Live:
         """Return the Python stack of each rank, and what it uses at this moment. Raise Conflict if it has no ranks now."""

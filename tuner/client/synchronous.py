@@ -531,9 +531,10 @@ class ExperimentHandle:
         """Return the best value by time, with a point for each improvement."""
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric}))
 
-    def importance(self) -> schemas.Importances:
-        """Return how much each parameter mattered."""
-        return read(schemas.Importances, self._get("/importance"))
+    def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
+        """Return how much each parameter mattered, by the trials that meet all of these conditions."""
+        conditions = [where] if isinstance(where, str) else where
+        return read(schemas.Importances, self._get("/importance", {"where": conditions}))
 
     def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
         """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
@@ -662,6 +663,10 @@ class TrialHandle:
         """End the trial at its next report. The experiment goes on."""
         return read(schemas.TrialDetail, self.act("stop"))
 
+    def kill(self) -> schemas.TrialDetail:
+        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on."""
+        return read(schemas.TrialDetail, self.act("kill"))
+
     def logs(
         self,
         *,
@@ -703,6 +708,10 @@ class TrialHandle:
     def lineage(self) -> schemas.Lineage:
         """Return the segments that led to its weights, and the schedule of configurations."""
         return read(schemas.Lineage, self._get("/lineage"))
+
+    def neighbours(self, limit: int = 8) -> schemas.Neighbours:
+        """Return the trials with the most similar configurations, the nearest first, and what they reached."""
+        return read(schemas.Neighbours, self._get("/neighbours", {"limit": limit}))
 
     def live(self) -> schemas.Live:
         """Return the Python stack of each rank, and what it uses at this moment. Raise Conflict if it has no ranks now."""

@@ -96,6 +96,8 @@ class CheckpointInfo:
     bytes: int = 0
     ready: bool = True  # False while its upload is under way
     node: str | None = None  # Ray's id of the node whose disk has it; None if it is at a URI
+    took_s: float = field(default=0.0, compare=False)  # how long training waited until the content was taken over
+    age_s: float = field(default=0.0, compare=False)  # how long ago that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

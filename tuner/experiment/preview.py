@@ -113,16 +113,21 @@ class Importance:
     left_out: int
 
 
-def importance(store: Store, record: ExperimentRecord) -> Importance:
+def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
     """Return how much each parameter mattered for the first objective, from the trials that have ended.
 
     If users have changed the search space, it is about the present one, from the trials that lie in it.
+
+    where: use only trials that meet these conditions, as for a list of trials. Raise SpecError if one is wrong.
     """
     # Optuna and scipy take a second to load, and only this needs them.
     from tuner.search import importance as anova
 
     spec = record.spec
     ended = store.trials.ended(record.id)
+    if where:
+        matching = set(store.trials.matching(record.id, where))
+        ended = [number for number in ended if number in matching]
     chosen = _spread(ended, MAX_RESULTS)
     revisions, found = Revisions.of(spec), []
     for params, revision, value in store.trials.results(record.id, chosen, best=spec.scope == "all"):
@@ -145,18 +150,20 @@ class Importances:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()  # also so that the same one is not computed twice at the same time
-        # By public id, which is never used again: (event_seq, trials ended, result)
-        self._kept: OrderedDict[str, tuple[int, int, Importance]] = OrderedDict()
+        # By public id, which is never used again, and conditions: (event_seq, trials ended, result)
+        self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 
-    def of(self, record: ExperimentRecord) -> Importance:
+    def of(self, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
+        """Return the importance over the trials that meet these conditions. Raise SpecError if one is wrong."""
+        key = (record.public_id, tuple(where))
         with self._lock:
-            seq, ended, found = self._kept.get(record.public_id, (-1, -1, None))
+            seq, ended, found = self._kept.get(key, (-1, -1, None))
             if found is None or seq != record.last_event_seq:
                 now = len(self._store.trials.ended(record.id))
                 if found is None or now != ended:
-                    found, ended = importance(self._store, record), now
-                self._kept[record.public_id] = (record.last_event_seq, ended, found)
-            self._kept.move_to_end(record.public_id)
+                    found, ended = importance(self._store, record, where), now
+                self._kept[key] = (record.last_event_seq, ended, found)
+            self._kept.move_to_end(key)
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
             return found

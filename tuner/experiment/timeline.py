@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
 
-Phase = Literal["waiting", "starting", "restarting", "running", "paused", "idle"]
+Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing", "paused", "idle"]
 """The activity of a trial or a device in a span of time.
 
 waiting: a trial has no room on the cluster yet. starting: its processes start and load the code; restarting: the same after a
-failure or a pause. paused: it has a checkpoint, and gave its room back. idle: no trial of this experiment holds the device.
+failure or a pause. checkpointing: the training waits until the content of a checkpoint is taken over. paused: it has a
+checkpoint, and gave its room back. idle: no trial of this experiment holds the device.
 """
+
+Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
+"""(trial, ordinal of its segment) -> when its training waited for checkpoints: starts and ends, in time."""
+
+MAX_SAVES = 2000
+"""At most this many waits for checkpoints are shown, the longest. `Timeline.totals` counts all of them."""
 
 _AGAIN = frozenset({"retry", "resume"})
 
@@ -71,12 +79,16 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
     segments = store.trials.segments_of(record.id, list(by_trial))
     for item in segments:
         by_trial[item.trial].append(item.segment)
+    saves: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    longest, saving_s = store.trials.saves(record.id, list(by_trial), MAX_SAVES)
+    for number, ordinal, start, stop in longest:
+        saves.setdefault((number, ordinal), []).append((start, stop))
     rows = [
         TrialRow(
             number=trial.number,
             public_id=trial_id(record.public_id, trial.number),
             state=trial.state,
-            spans=trial_spans(trial.number, by_trial[trial.number], end, trial.state is TrialState.PAUSED),
+            spans=trial_spans(trial.number, by_trial[trial.number], end, trial.state is TrialState.PAUSED, saves),
         )
         for trial in found
     ]
@@ -86,15 +98,21 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
     for row in rows:
         for span in row.spans:
             totals[span.phase] = totals.get(span.phase, 0.0) + span.end - span.start
-    devices = device_rows(segments, start, end)
+    short = min(saving_s - totals.get("checkpointing", 0.0), totals.get("running", 0.0))
+    if short > 0:  # many short waits, which are not shown one by one
+        totals["checkpointing"] = totals.get("checkpointing", 0.0) + short
+        totals["running"] -= short
+    devices = device_rows(segments, start, end, saves)
     return Timeline(start=start, end=end, trials=rows, devices=devices, totals=totals, of=sum(record.counts.values()))
 
 
-def trial_spans(number: int, segments: Sequence[SegmentRecord], now: float, paused: bool) -> list[Span]:
+def trial_spans(
+    number: int, segments: Sequence[SegmentRecord], now: float, paused: bool, saves: Saves = MappingProxyType({})
+) -> list[Span]:
     """Return what a trial did, in time. `segments` are its own, in their order; `paused`: it is paused now."""
     spans: list[Span] = []
     for at, segment in enumerate(segments):
-        spans += _spans(number, segment, now)
+        spans += _spans(number, segment, now, saves)
         following = segments[at + 1] if at + 1 < len(segments) else None
         if segment.ended_at is not None and (following.cause == "resume" if following is not None else paused):
             until = now if following is None else following.created_at
@@ -102,7 +120,7 @@ def trial_spans(number: int, segments: Sequence[SegmentRecord], now: float, paus
     return spans
 
 
-def _spans(number: int, segment: SegmentRecord, now: float) -> list[Span]:
+def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> list[Span]:
     end = now if segment.ended_at is None else segment.ended_at
     if segment.started_at is None:
         return _span("waiting", segment.created_at, end, number, segment.ordinal)
@@ -111,8 +129,21 @@ def _spans(number: int, segment: SegmentRecord, now: float) -> list[Span]:
     return [
         *_span("waiting", segment.created_at, room, number, segment.ordinal),
         *_span(starting, room, segment.started_at, number, segment.ordinal),
-        *_span("running", segment.started_at, end, number, segment.ordinal),
+        *_training(number, segment.ordinal, segment.started_at, end, saves.get((number, segment.ordinal), ())),
     ]
+
+
+def _training(
+    number: int, ordinal: int, start: float, end: float, saves: Sequence[tuple[float, float]]
+) -> Iterator[Span]:
+    """Yield the spans of a segment's training, interrupted by its checkpoints."""
+    for begin, stop in saves:
+        begin, stop = max(begin, start), min(stop, end)
+        if stop > begin:
+            yield from _span("running", start, begin, number, ordinal)
+            yield from _span("checkpointing", begin, stop, number, ordinal)
+            start = stop
+    yield from _span("running", start, end, number, ordinal)
 
 
 def _span(phase: Phase, start: float, end: float, trial: int | None, segment: int | None) -> list[Span]:
@@ -130,7 +161,9 @@ def room_at(segment: SegmentRecord) -> float:
     return max(segment.created_at, segment.started_at - (held or 0.0))
 
 
-def device_rows(segments: Iterable[TrialSegment], start: float, end: float) -> list[DeviceRow]:
+def device_rows(
+    segments: Iterable[TrialSegment], start: float, end: float, saves: Saves = MappingProxyType({})
+) -> list[DeviceRow]:
     """Return the GPUs, and the places of ranks on nodes without, with what they did from `start` to `end`, by node.
 
     A rank without a GPU takes the first place of its node that is free.
@@ -139,7 +172,7 @@ def device_rows(segments: Iterable[TrialSegment], start: float, end: float) -> l
     places: dict[str, list[float]] = {}
     started = [item for item in segments if item.segment.started_at is not None]
     for item in sorted(started, key=lambda one: room_at(one.segment)):
-        held = [span for span in _spans(item.trial, item.segment, end) if span.phase != "waiting"]
+        held = [span for span in _spans(item.trial, item.segment, end, saves) if span.phase != "waiting"]
         if not held:
             continue
         seen = set()

@@ -100,6 +100,12 @@ TRIAL_VERBS: dict[Command, Verb] = {
             done=frozenset(state for state in TrialState if state.ended),
         ),
         Verb(
+            name="kill",
+            summary="End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on.",
+            past="killed",
+            done=frozenset(state for state in TrialState if state.ended),
+        ),
+        Verb(
             name="retry",
             summary="Try a failed trial again: a new trial with its configuration starts from its newest checkpoint.",
             past="retried",
@@ -122,7 +128,7 @@ Action = Literal[
 ]
 """The actions that users can take on an experiment: the verbs, and some that are not verbs."""
 
-TrialAction = Literal["stop", "retry", "fork"]
+TrialAction = Literal["stop", "kill", "retry", "fork"]
 """The actions that users can take on a trial."""
 
 CheckpointAction = Literal["fork", "pin", "unpin"]

@@ -226,6 +226,13 @@ class Columns:
     def numbers(self) -> NDArray[np.int64]:
         return self.column("number").keys.astype(np.int64)
 
+    def fit(self, where: Sequence[Filter]) -> NDArray[np.bool_]:
+        """Return which positions meet all of the conditions."""
+        fits = np.ones(len(self), np.bool_)
+        for condition in where:
+            fits &= self.column(condition.name).fits(condition)
+        return fits
+
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return positions ordered by this column, with a minus for descending order.
 
@@ -267,9 +274,7 @@ class Sorter:
         with lock:
             columns.refresh(cursor, [name, *(condition.name for condition in where)])
             column, numbers, order = columns.column(name), columns.numbers(), columns.order(sort)
-            fits = np.ones(len(columns), np.bool_)
-            for condition in where:
-                fits &= columns.column(condition.name).fits(condition)
+            fits = columns.fit(where)
         self._forget()
         order = order[fits[order]]
         total = len(order)
@@ -280,6 +285,15 @@ class Sorter:
         last = int(page[-1]) if more else -1
         following = _encoded(sort, column.value(last), int(numbers[last])) if more else None
         return numbers[page].tolist(), following, total
+
+    def matching(self, cursor: Cursor, experiment: int, where: Sequence[Filter]) -> list[int]:
+        """Return the numbers of all trials that meet the conditions, in order."""
+        lock, columns = self._columns(experiment)
+        with lock:
+            columns.refresh(cursor, [condition.name for condition in where])
+            found = columns.numbers()[columns.fit(where)]
+        self._forget()
+        return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
         """Return (place in the order by number of the trial, how many trials there are) for at most `size` trials.

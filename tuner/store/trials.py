@@ -83,6 +83,36 @@ class Trials:
             numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
             return Page(numbered(connection, experiment_id, numbers), token), total
 
+    def matching(self, experiment_id: int, where: Sequence[str]) -> list[int]:
+        """Return the numbers of the trials that meet all of the conditions of `sorted_page`, in order.
+
+        Raise SpecError if a name or a condition is wrong.
+        """
+        conditions = columns.parsed(where, None)
+        with self._database.cursor() as (cursor, _):
+            return self._sorter.matching(cursor, experiment_id, conditions)
+
+    def numbers(self, public_ids: Sequence[str]) -> dict[str, int]:
+        """Return id -> number of those of these trials that exist."""
+        found: dict[str, int] = {}
+        with self._database.read() as connection:
+            for at in range(0, len(public_ids), 1000):  # a statement takes a limited number of parameters
+                query = select(trial.c.public_id, trial.c.number).where(
+                    trial.c.public_id.in_(public_ids[at : at + 1000])
+                )
+                found.update((str(row.public_id), int(row.number)) for row in connection.execute(query))
+        return found
+
+    def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return (number, flat params) of the trials with these numbers, by number."""
+        query = select(trial.c.number, trial.c.params).where(trial.c.experiment_id == experiment_id)
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        with self._database.read() as connection:
+            for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
+                part = query.where(trial.c.number.in_(numbers[at : at + 1000]))
+                found += [(of, params) for of, params in connection.execute(part)]
+        return sorted(found, key=lambda one: one[0])
+
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
         """Return at most `size` trials: the best ones, and others that are spread evenly over the ranks behind them.
 
@@ -197,6 +227,27 @@ class Trials:
             query = query.where(trial.c.number == trial_number)
         with self._database.read() as connection:
             return [CheckpointRecord(**row) for row in connection.execute(query).mappings()]
+
+    def saves(
+        self, experiment_id: int, numbers: Sequence[int], most: int
+    ) -> tuple[list[tuple[int, int, float, float]], float]:
+        """Return when the training of these trials waited for checkpoints, in time, and the seconds of all waits together.
+
+        Each is (trial, ordinal of its segment, start, end). Of more than `most`, the longest are returned.
+        """
+        waits = (
+            select(trial.c.number, segment.c.ordinal, checkpoint.c.taken_at, checkpoint.c.took_s)
+            .join(segment, segment.c.id == checkpoint.c.segment_id)
+            .join(trial, trial.c.id == segment.c.trial_id)
+            .where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers), checkpoint.c.took_s > 0)
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(waits.order_by(checkpoint.c.took_s.desc()).limit(most)).all()
+            whole = sum(row.took_s for row in rows)
+            if len(rows) == most:
+                whole = connection.execute(select(func.sum(waits.subquery().c.took_s))).scalar() or 0.0
+        found = [(int(of), int(ordinal), float(end - took), float(end)) for of, ordinal, end, took in rows]
+        return sorted(found, key=lambda one: one[2]), float(whole)
 
     def checkpoint(self, public_id: str) -> CheckpointRecord:
         """Return a checkpoint. Raise NotFound if there is none."""

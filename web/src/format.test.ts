@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { ago, bytes, config, duration, elapsed, metric, number, param, readable } from "./format";
+import { ago, apart, bytes, config, duration, elapsed, metric, number, param, readable } from "./format";
+import type { Experiment, Params } from "./api/types";
 
 describe("numbers", () => {
   it.each([
@@ -23,6 +24,19 @@ describe("numbers", () => {
       "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
     );
     expect(param(undefined)).toBe("");
+  });
+
+  it("says what sets a trial apart from the best", () => {
+    const best = { trial_number: 7, params: { lr: 0.01, act: 1, depth: 3 } } as unknown as Experiment["best"];
+    const of = (number: number, params: Params) =>
+      apart({ number, params }, { best, labels: { act: ["relu", "tanh"] } });
+    expect(of(2, { lr: 0.1, act: "tanh", depth: 3 })).toBe("lr=0.1 (best: 0.01)");
+    expect(of(2, { lr: 0.01, act: "relu" })).toBe("act=relu (best: tanh), depth=not present (best: 3)");
+    expect(of(2, { lr: 0.01, act: "tanh", depth: 3 })).toBe("the same configuration as the best, trial 7");
+    expect(of(7, { lr: 0.01, act: "tanh", depth: 3 })).toBe("lr=0.01, act=tanh, depth=3");
+    expect(apart({ number: 2, params: { lr: 0.1 } }, { best: null, labels: {} })).toBe("lr=0.1");
+    const many = Object.fromEntries(Array.from({ length: 10 }, (_, i) => [`p${i}`, i]));
+    expect(of(2, { lr: 0.01, act: "tanh", depth: 3, ...many })).toMatch(/p7=7 [^,]*, and 2 more that differ$/);
   });
 
   it("writes choices as what they stand for", () => {

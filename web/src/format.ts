@@ -1,6 +1,6 @@
 /** Numbers, times and configurations as people read them. */
 
-import type { Params } from "./api/types";
+import type { Experiment, Params, Trial } from "./api/types";
 
 /** Four significant digits; powers of ten if the plain form is long. */
 export function number(value: number | null | undefined): string {
@@ -50,6 +50,28 @@ export function config(params: Params): string {
   return Object.entries(params)
     .map(([name, value]) => `${name}=${param(value)}`)
     .join(", ");
+}
+
+const MOST_APART = 8;
+
+/** What sets a trial apart from the best one: the parameters that differ. Of the best trial itself, its configuration. */
+export function apart(
+  trial: Pick<Trial, "number" | "params">,
+  { best, labels }: Pick<Experiment, "best" | "labels">,
+): string {
+  if (best === null || best.trial_number === trial.number) return config(trial.params);
+  const other = readable(best.params, labels);
+  const differ = [...new Set([...Object.keys(trial.params), ...Object.keys(other)])].filter(
+    (name) => JSON.stringify(trial.params[name]) !== JSON.stringify(other[name]),
+  );
+  if (differ.length === 0) return `the same configuration as the best, trial ${best.trial_number}`;
+  const say = (value: unknown) => (value === undefined ? "not present" : param(value));
+  const words = differ
+    .slice(0, MOST_APART)
+    .map((name) => `${name}=${say(trial.params[name])} (best: ${say(other[name])})`);
+  return [...words, ...(differ.length > MOST_APART ? [`and ${differ.length - MOST_APART} more that differ`] : [])].join(
+    ", ",
+  );
 }
 
 /** "42 s", "3 min 20 s", "5 h 12 min", "3 d 4 h". */

@@ -41,6 +41,22 @@ def test_kill_ends_the_groups_at_once_and_all_trials() -> None:
     assert bench.core.state is ExperimentState.CANCELLED
 
 
+def test_a_trial_is_killed_at_once_and_the_others_go_on() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, loss=0.5)
+    out = bench.command("kill", trial=0)
+    kills = [action.segment.trial for action in out.actions if isinstance(action, Interrupt) and action.why == "kill"]
+    assert kills == [0]
+    assert bench.states[:2] == ["cancelled", "running"]
+    assert bench.core.trials[0].reason == "killed by a user at iteration 1"
+    bench.ended(0)
+    assert bench.core.state is ExperimentState.RUNNING
+    again = bench.successor()
+    assert again.states == bench.states
+
+
 def test_kill_hurries_up_a_cancel() -> None:
     bench = Bench()
     bench.started(0)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 from tuner.api.schemas import Cluster
 from tuner.driver.hosts.overview import overview
 from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
@@ -17,6 +21,36 @@ NODES = [
     for name, alive in (("a", True), ("b", True), ("gone", False))
 ]
 ONE = {"CPU": 1.0, "GPU": 1.0}
+
+
+def cluster_of(experiment: str, *, running: Sequence[str] = (), waiting: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the overview of the two nodes: each running trial has a rank on both, each waiting one asks for two."""
+    held = [
+        HeldGroup(experiment=experiment, trial=trial, segment_id=f"seg_{n}", nodes=("a", "b"), bundle=ONE, since=5.0)
+        for n, trial in enumerate(running)
+    ]
+    ranks = [
+        [{"rank": k, "node": node, "host": f"host-{node}", "pid": 7, "gpus": [str(n)]} for k, node in enumerate("ab")]
+        for n in range(len(held))
+    ]
+    waits = [
+        WaitingGroup(
+            experiment=experiment,
+            trial=trial,
+            segment_id=f"seg_{trial}",
+            workers=2,
+            bundle=ONE,
+            since=6.0,
+            priority=0,
+            reserved=n == 0,
+            reason="needs 2 free GPUs, and there is none",
+        )
+        for n, trial in enumerate(waiting)
+    ]
+    gpus = 4.0 - 2 * len(held)
+    free = {"CPU": 4.0 + gpus, "GPU": gpus}
+    standings, shares = {experiment: Standing()}, {experiment: len(held) / 2}
+    return overview(NODES, free, list(zip(held, ranks, strict=True)), waits, standings, shares, began=time.time() - 90)
 
 
 def test_nodes_groups_and_what_waits() -> None:
@@ -47,7 +81,7 @@ def test_nodes_groups_and_what_waits() -> None:
         {"exp_1": 0.75},
         began=1000.0,
     )
-    shown = Cluster.of(found)
+    shown = Cluster.of(found, {})
     assert (shown.cpus, shown.cpus_in_use, shown.gpus, shown.gpus_in_use) == (8.0, 4.0, 4.0, 3.0)
     assert [(node.id, node.gpus_in_use) for node in shown.nodes] == [("a", 2.0), ("b", 1.0)]
     [group] = shown.groups

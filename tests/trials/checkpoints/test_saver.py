@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,29 @@ def test_a_temporary_directory_is_moved_and_may_be_deleted(tmp_path: Path) -> No
     with Checkpoint(info.uri, info=info).as_directory() as found:
         assert Path(found, "sub", "more").read_text() == "m"
     assert os.listdir(tmp_path / "storage" / ".staging") == []
+
+
+def test_a_checkpoint_says_how_long_training_waited_for_it_and_when(tmp_path: Path) -> None:
+    committed: list[CheckpointInfo] = []
+    saver = alone(tmp_path / "storage", committed)
+    written: list[float] = []
+
+    def slow(folder: str) -> None:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.05:  # what takes its time must be counted
+            time.sleep(0.01)
+        written.append(time.monotonic() - begun)
+        Path(folder, "weights").write_text("w")
+
+    begun = time.monotonic()
+    info = saver.take(slow, 2, 12)
+    whole = time.monotonic() - begun
+    assert info is not None
+    assert written[0] <= info.took_s + 1e-3 <= whole + 2e-3
+    assert 0 <= info.age_s <= whole
+    saver.drain()
+    assert committed[0].took_s == info.took_s
+    assert committed[0].age_s >= info.age_s
 
 
 def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

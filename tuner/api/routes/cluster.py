@@ -20,4 +20,6 @@ router = APIRouter(tags=["cluster"])
 )
 def cluster(here: Here) -> Response:
     """Ask the driver host. Experiments that scripts drive themselves are not listed."""
-    return answer(schemas.Cluster.of(here.cluster()))
+    found = here.cluster()
+    trials = [item["trial_id"] for part in ("groups", "waiting") for item in found[part]]
+    return answer(schemas.Cluster.of(found, here.store.trials.numbers(trials)))

@@ -443,12 +443,19 @@ def best_so_far(
 @router.get(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
-    responses=NOT_FOUND,
+    responses={**NOT_FOUND, **BAD},
     summary="Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended.",
 )
-def importance(here: Here, experiment_id: ExperimentId) -> Response:
+def importance(
+    here: Here,
+    experiment_id: ExperimentId,
+    where: Annotated[
+        list[str] | None,
+        Query(max_length=20, description="use only trials that meet all of these conditions, as for /trials"),
+    ] = None,
+) -> Response:
     record = _find(here.store, experiment_id)
-    return answer(schemas.Importances.of(here.importances.of(record)))
+    return answer(schemas.Importances.of(here.importances.of(record, where or ())))
 
 
 @router.get(

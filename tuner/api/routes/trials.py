@@ -27,6 +27,7 @@ from tuner.api.permission import Permission
 from tuner.errors import Conflict
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
+from tuner.experiment.neighbours import neighbours as nearest
 from tuner.store import LogQuery, TrialRecord
 
 router = APIRouter(tags=["trials"])
@@ -177,6 +178,22 @@ def curves(
 def lineage(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
+
+
+@router.get(
+    "/trials/{trial_id}/neighbours",
+    response_model=schemas.Neighbours,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get the trials with the most similar configurations, and what they reached.",
+)
+def neighbours(
+    here: Here,
+    trial_id: TrialId,
+    limit: Annotated[int, Query(ge=1, le=100, description="how many of them")] = 8,
+) -> Response:
+    record = here.store.trials.get(plain_text(trial_id))
+    found = nearest(here.store, here.store.experiments.by_id(record.experiment_id), record, limit)
+    return answer(schemas.Neighbours.of(record, found))
 
 
 @router.get(

@@ -33,6 +33,7 @@ class ClusterGroup(Model):
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
     segment_id: Annotated[str, Field(description="seg_...")]
     resources: Annotated[dict[str, float], Field(description="of each rank")]
     since: Annotated[Timestamp, Field(description="when it got its room")]
@@ -45,6 +46,7 @@ class ClusterWait(Model):
     position: Annotated[int, Field(description="its place in the order in which groups are served, from 1")]
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
     segment_id: Annotated[str, Field(description="seg_...")]
     workers: Annotated[int, Field(description="ranks of the group")]
     resources: Annotated[dict[str, float], Field(description="of each rank")]
@@ -76,8 +78,13 @@ class Cluster(Model):
     experiments: Annotated[list[ClusterShare], Field(description="the experiments that this service drives now")]
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        dated = {
-            part: [{**item, "since": rfc3339(item["since"])} for item in found[part]] for part in ("groups", "waiting")
+    def of(cls, found: Mapping[str, Any], numbers: Mapping[str, int]) -> Self:
+        """Return what a driver has said. `numbers`: id of a trial -> its number."""
+        completed = {
+            part: [
+                {**item, "since": rfc3339(item["since"]), "trial_number": numbers.get(item["trial_id"])}
+                for item in found[part]
+            ]
+            for part in ("groups", "waiting")
         }
-        return cls.model_validate({**found, **dated})
+        return cls.model_validate({**found, **completed})

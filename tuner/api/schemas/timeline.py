@@ -17,7 +17,8 @@ class TimelineSpan(Model):
         Phase,
         Field(
             description="waiting: for room on the cluster; starting: processes start and load the code; restarting: the same "
-            "after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device"
+            "after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: it gave its "
+            "room back; idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]

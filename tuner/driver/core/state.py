@@ -357,6 +357,8 @@ class State:
     def _apply_trial_command(self, command: e.Command, trial: Trial, reason: str) -> None:
         if command == "pause" and trial.holds_resources:
             self._want_pause(trial)
+        elif command == "kill" and trial.holds_resources:
+            self._act(Interrupt(trial.ref, "kill"))
         elif command == "retry" and trial.state is _S.FAILED:
             start = trial.checkpoint
             name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")

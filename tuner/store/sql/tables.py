@@ -284,6 +284,8 @@ checkpoint = Table(
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
     Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
     Column("pinned", Boolean, nullable=False, server_default=false()),  # a user has pinned it
+    Column("taken_at", Real),  # when the training went on after it; NULL if that is not known
+    Column("took_s", Real),  # how long the training had waited for it by then
 )
 
 event = Table(

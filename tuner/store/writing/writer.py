@@ -70,7 +70,8 @@ SELECT * FROM unnest(
   ?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[], ?::bigint[])
 ON CONFLICT DO NOTHING"""
 _CHECKPOINT = """
-INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node, taken_at, took_s)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public_id) DO UPDATE
 SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state, node = excluded.node
 WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excluded.state = 'uploading')"""
@@ -310,7 +311,7 @@ class Writer:
                 payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
                 if entry.checkpoint is not None:
                     payload["checkpoint"] = dataclasses.asdict(entry.checkpoint)
-                    self._write_checkpoint(cursor, segment, entry.checkpoint)
+                    self._write_checkpoint(cursor, segment, entry.checkpoint, entry.time)
                 events.append(
                     (
                         self.experiment,
@@ -383,15 +384,19 @@ class Writer:
         """Update the rows of checkpoints."""
         match event:
             case e.CheckpointSaved():
-                self._write_checkpoint(cursor, self._segment(event.trial, event.segment), event.checkpoint)
+                segment = self._segment(event.trial, event.segment)
+                self._write_checkpoint(cursor, segment, event.checkpoint, event.time)
             case e.CheckpointDeleted():
                 cursor.execute("UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?", (event.checkpoint,))
             case _:
                 pass
 
-    def _write_checkpoint(self, cursor: Cursor, segment: int, info: e.CheckpointInfo) -> None:
+    def _write_checkpoint(self, cursor: Cursor, segment: int, info: e.CheckpointInfo, time: float) -> None:
         state = "ready" if info.ready else "uploading"
-        cursor.execute(_CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state, info.node))
+        taken = (time - info.age_s, info.took_s) if info.took_s > 0 else (None, None)
+        cursor.execute(
+            _CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state, info.node, *taken)
+        )
 
     def _segment(self, trial: int, ordinal: int) -> int:
         try:

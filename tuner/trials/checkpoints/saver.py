@@ -54,6 +54,8 @@ class _Job:
     uri: str
     staging: str
     elsewhere: str | None = None  # the content is on another filesystem and still has to be copied to `staging`
+    taken_at: float = 0.0  # by the monotonic clock
+    took_s: float = 0.0
 
 
 class Saver:
@@ -98,6 +100,7 @@ class Saver:
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Take over the content before returning. A later error is raised by the next call."""
         self._raise()
+        begun = time.monotonic()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
         uri = join(self._storage, self._trial, name)
         target = place(uri)
@@ -119,6 +122,8 @@ class Saver:
         except BaseException as error:
             self._note(moment, f"{type(error).__name__}: {error}")
             raise
+        job.taken_at = time.monotonic()
+        job.took_s = job.taken_at - begun
         with self._progress:
             self._passed = moment
             self._progress.notify_all()
@@ -193,6 +198,8 @@ class Saver:
             bytes=size,
             ready=ready,
             node=self.node if place(job.uri).local else None,
+            took_s=round(job.took_s, 4),
+            age_s=round(time.monotonic() - job.taken_at, 4),
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:

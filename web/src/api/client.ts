@@ -121,6 +121,9 @@ export interface ExperimentQuery {
   archived?: "no" | "yes" | "all";
   state?: Experiment["state"];
   name?: string;
+  project?: string;
+  /** "key=value", or only the key. */
+  tag?: string[];
   page_size?: number;
   page_token?: string;
 }
@@ -156,7 +159,7 @@ export interface ExperimentChanges {
   learn: boolean;
 }
 
-export type TrialAction = "stop" | "retry";
+export type TrialAction = "stop" | "kill" | "retry";
 
 /** Another scheduler or searcher for what was recorded; null stands for the experiment's own. */
 export interface ReplayAsked {
@@ -274,10 +277,11 @@ export const api = {
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
-  importance: (id: string, signal?: AbortSignal) =>
+  /** `where`: conditions of the service; only trials that meet them are used. */
+  importance: (id: string, where: readonly string[], signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/importance", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, query: where.length > 0 ? { where: [...where] } : {} },
         ...aborting(signal),
       }),
       signal,
@@ -306,6 +310,14 @@ export const api = {
   usage: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  neighbours: (id: string, limit: number, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/neighbours", {
+        params: { path: { trial_id: id }, query: { limit } },
+        ...aborting(signal),
+      }),
       signal,
     ),
   lineage: (id: string, signal?: AbortSignal) =>

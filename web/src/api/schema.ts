@@ -560,6 +560,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/neighbours": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the trials with the most similar configurations, and what they reached. */
+        get: operations["trials_neighbours"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/live": {
         parameters: {
             query?: never;
@@ -741,6 +758,23 @@ export interface paths {
         put?: never;
         /** End the trial at its next report. The experiment goes on. */
         post: operations["trials_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/kill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on. */
+        post: operations["trials_kill"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1333,6 +1367,11 @@ export interface components {
              */
             trial_id: string;
             /**
+             * Trial Number
+             * @description its number; null if the trial is not known here
+             */
+            trial_number: number | null;
+            /**
              * Segment Id
              * @description seg_...
              */
@@ -1478,6 +1517,11 @@ export interface components {
              * @description trl_...
              */
             trial_id: string;
+            /**
+             * Trial Number
+             * @description its number; null if the trial is not known here
+             */
+            trial_number: number | null;
             /**
              * Segment Id
              * @description seg_...
@@ -2654,6 +2698,69 @@ export interface components {
              */
             segments: components["schemas"]["CurveSegment"][];
         };
+        /**
+         * Neighbour
+         * @description A trial whose configuration is similar.
+         */
+        Neighbour: {
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Trial Number
+             * @description the trial's number
+             */
+            trial_number: number;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Distance
+             * @description in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners
+             */
+            distance: number;
+            /**
+             * Best Value
+             * @description its best value of the first objective
+             */
+            best_value: number | null;
+            /**
+             * Iteration
+             * @description training_iteration of its newest report
+             */
+            iteration: number;
+            /**
+             * Changes
+             * @description parameters that differ, the largest difference first; before: of the trial itself
+             */
+            changes: {
+                [key: string]: components["schemas"]["Change"];
+            };
+        };
+        /** Neighbours */
+        Neighbours: {
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Trial Number
+             * @description the trial's number
+             */
+            trial_number: number;
+            /**
+             * Items
+             * @description the nearest first
+             */
+            items: components["schemas"]["Neighbour"][];
+            /**
+             * Left Out
+             * @description trials that were not compared; at most 10,000 are: the best, and others of all ranks
+             */
+            left_out: number;
+        };
         /** Objective */
         Objective: {
             /**
@@ -3337,10 +3444,10 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; paused: it gave its room back; idle: no trial of this experiment holds the device
+             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: it gave its room back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
-            phase: "waiting" | "starting" | "restarting" | "running" | "paused" | "idle";
+            phase: "waiting" | "starting" | "restarting" | "running" | "checkpointing" | "paused" | "idle";
             /**
              * Start
              * @description seconds since started_at
@@ -3563,7 +3670,7 @@ export interface components {
              * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
              * @default []
              */
-            actions: ("stop" | "retry" | "fork")[];
+            actions: ("stop" | "kill" | "retry" | "fork")[];
         };
         /**
          * TrialCurves
@@ -3697,7 +3804,7 @@ export interface components {
              * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
              * @default []
              */
-            actions: ("stop" | "retry" | "fork")[];
+            actions: ("stop" | "kill" | "retry" | "fork")[];
             /**
              * Segments
              * @description in the order in which they ran
@@ -4304,7 +4411,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pbt") | {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4407,6 +4514,25 @@ export interface components {
             time_attr: string | null;
         } | {
             /** @constant */
+            type: "pb2";
+            /** @default 5 */
+            perturbation_interval: number;
+            /** @default null */
+            hyperparam_bounds: {
+                [key: string]: unknown;
+            } | null;
+            /** @default 0.25 */
+            quantile_fraction: number;
+            /** @default null */
+            custom_explore_fn: string | null;
+            /** @default false */
+            synch: boolean;
+            /** @default true */
+            require_attrs: boolean;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
             type: "pbt";
             /** @default 5 */
             perturbation_interval: number;
@@ -4431,9 +4557,24 @@ export interface components {
             time_attr: string | null;
         };
         /** Search */
-        Search: ("auto" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
+        Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
+        } | {
+            /** @constant */
+            type: "bohb";
+            /** @default null */
+            min_points_in_model: number | null;
+            /** @default 15 */
+            top_n_percent: number;
+            /** @default 64 */
+            n_ei_candidates: number;
+            /** @default 0.3333333333333333 */
+            random_fraction: number;
+            /** @default 3 */
+            bandwidth_factor: number;
+            /** @default 0.001 */
+            min_bandwidth: number;
         } | {
             /** @constant */
             type: "cmaes";
@@ -6516,7 +6657,10 @@ export interface operations {
     };
     experiments_importance: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description use only trials that meet all of these conditions, as for /trials */
+                where?: string[] | null;
+            };
             header?: never;
             path: {
                 /** @description exp_... */
@@ -6569,7 +6713,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Validation Error */
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7617,6 +7761,75 @@ export interface operations {
             };
         };
     };
+    trials_neighbours: {
+        parameters: {
+            query?: {
+                /** @description how many of them */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Neighbours"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     trials_live: {
         parameters: {
             query?: never;
@@ -8496,6 +8709,101 @@ export interface operations {
         };
     };
     trials_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_kill: {
         parameters: {
             query?: never;
             header?: never;

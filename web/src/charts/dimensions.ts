@@ -133,20 +133,25 @@ export function dimensionsOf(
     const dimension = dimensionOf(name, values, domainOf(experiment.space, name), values.length < trials.length);
     if (dimension) found.push(dimension);
   }
+  const objective = objectiveOf(trials, experiment);
+  if (objective) found.push(objective);
+  return found;
+}
+
+/** The axis of the objective; undefined if no trial has a value of it. */
+export function objectiveOf(trials: readonly Trial[], { metric }: Pick<Experiment, "metric">): Dimension | undefined {
   const reached = trials
     .map((trial) => trial.best_value)
     .filter((value): value is number => value !== null && Number.isFinite(value));
-  if (reached.length > 0) {
-    found.push({
-      id: objectiveId(experiment.metric),
-      label: experiment.metric,
-      objective: true,
-      categories: [],
-      optional: reached.length < trials.length,
-      range: { ...ends(reached), log: false },
-    });
-  }
-  return found;
+  if (reached.length === 0) return undefined;
+  return {
+    id: objectiveId(metric),
+    label: metric,
+    objective: true,
+    categories: [],
+    optional: reached.length < trials.length,
+    range: { ...ends(reached), log: false },
+  };
 }
 
 /** Put the axes that `ids` names into its order; others stay behind them, in the order that they had. */

@@ -18,6 +18,7 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
   restarting: { words: "restarting", light: "#c2410c", dark: "#ff9d5c", share: 0.7 },
+  checkpointing: { words: "checkpointing", light: "#8a3ffc", dark: "#c4a1ff", share: 1 },
   waiting: { words: "waiting for room", light: "#b08500", dark: "#f0b429", share: 0.34 },
   paused: { words: "paused", light: "#8a93a3", dark: "#7c8698", share: 0.2 },
   idle: { words: "idle", light: "#c92a2a", dark: "#ff8787", share: 0.2 },
@@ -86,6 +87,11 @@ export function spanAt(frame: Frame, lanes: readonly Lane[], x: number, y: numbe
     )
       found = span;
   return found && { lane, span: found };
+}
+
+/** "41 %", and "< 1 %" for what is there but rounds to nothing. */
+export function shareWords(share: number): string {
+  return share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
 }
 
 export interface Waste {

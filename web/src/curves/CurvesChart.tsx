@@ -1,7 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { config, duration, metric } from "../format";
+import { apart, duration, metric } from "../format";
 import { hasEnded } from "../live/states";
 import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
@@ -17,7 +17,7 @@ export interface CurvesChartProps {
   smoothing: number;
   /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
-  objective: Pick<Experiment, "metric" | "mode">;
+  objective: Pick<Experiment, "metric" | "mode" | "best" | "labels">;
   rank: ReadonlyMap<number, number>;
   trials: ReadonlyMap<number, Trial>;
   source: (trial: number, ordinal: number) => Source | undefined;
@@ -215,7 +215,7 @@ export function CurvesChart(props: CurvesChartProps) {
 interface TooltipProps {
   hover: Hover;
   curves: Curves;
-  objective: Pick<Experiment, "metric" | "mode">;
+  objective: Pick<Experiment, "metric" | "mode" | "best" | "labels">;
   trials: ReadonlyMap<number, Trial>;
   rank: number | undefined;
   colour: string;
@@ -252,7 +252,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeA
       <div>
         best {objective.metric} <b>{metric(series.best_value)}</b>
       </div>
-      {trial && <div className={classes.tooltipParams}>{config(trial.params)}</div>}
+      {trial && <div className={classes.tooltipParams}>{apart(trial, objective)}</div>}
       {trial && hasEnded(trial.state) && trial.reason && <div>{trial.reason}</div>}
     </div>
   );

@@ -10,7 +10,7 @@ export const keys = {
   curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
   allCurves: (id: string) => ["experiment", id, "curves"] as const,
   segments: (id: string) => ["experiment", id, "segments"] as const,
-  importance: (id: string) => ["experiment", id, "importance"] as const,
+  importance: (id: string, where: readonly string[] = []) => ["experiment", id, "importance", ...where] as const,
   decisions: (id: string) => ["experiment", id, "decisions"] as const,
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,

@@ -2,15 +2,20 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
-import { ago, moment } from "../format";
+import type { Cluster } from "../api/types";
+import { ago, duration, elapsed, moment, number } from "../format";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
+import { askedWords } from "./room";
 import classes from "./SettingsPage.module.css";
 
 const REFRESH_MS = 3000;
+
+type Group = Cluster["groups"][number];
+type Wait = Cluster["waiting"][number];
 
 /** The nodes, what runs on them, and what waits for what. */
 export default function ClusterPage() {
@@ -30,9 +35,10 @@ export default function ClusterPage() {
     staleTime: 10_000,
   });
   const names = new Map(list.data?.items.map((one) => [one.id, one.name]));
+  const nameOf = (id: string) => names.get(id) ?? id;
   const experiment = (id: string) => (
     <Anchor component={Link} to={`/experiments/${id}`} size="sm">
-      {names.get(id) ?? id}
+      {nameOf(id)}
     </Anchor>
   );
   const found = query.data;
@@ -54,46 +60,62 @@ export default function ClusterPage() {
       {query.isLoading && <Skeleton height={240} />}
       {found && (
         <>
+          <p className={classes.summary} role="status">
+            {summary(found)}
+          </p>
           <Panel flush title={`Nodes · ${found.nodes.length}`}>
             <Table
               label="Nodes"
-              heads={["Node", "Address", "CPUs in use", "GPUs in use"]}
+              heads={["Node", "Address", "CPUs in use", "GPUs in use", "What runs there"]}
               empty="No node is alive."
+              long={4}
               rows={found.nodes.map((node) => [
                 node.name,
                 node.address,
                 <Use key="cpu" used={node.cpus_in_use} of={node.cpus} what={`CPUs of ${node.name}`} />,
                 <Use key="gpu" used={node.gpus_in_use} of={node.gpus} what={`GPUs of ${node.name}`} />,
+                <Residents key="groups" groups={found.groups} node={node.id} nameOf={nameOf} />,
               ])}
             />
           </Panel>
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Workers", "Priority", "Since", "Why it waits"]}
+              heads={["", "Experiment", "Trial", "Asks for", "Priority", "Waits for", "Why it waits"]}
               empty="Nothing waits: every trial that could run has room."
+              long={6}
               rows={found.waiting.map((one) => [
                 one.position,
                 experiment(one.experiment_id),
-                <Trial key="trial" id={one.trial_id} />,
-                one.workers,
+                <Trial key="trial" of={one} />,
+                askedWords(one.workers, one.resources),
                 one.priority,
-                <span key="since" title={moment(one.since)}>
-                  {ago(one.since, now)}
+                <span key="since" title={`since ${moment(one.since)}`}>
+                  {duration(elapsed(one.since, null, now))}
                 </span>,
-                one.reserved ? `${one.reason} (what gets free on its nodes is kept for it)` : one.reason,
+                <span key="why">
+                  {one.reason}
+                  {one.reserved && (
+                    <span
+                      className={classes.kept}
+                      title="It has waited for long: what is free on its nodes is kept for it"
+                    >
+                      room is kept for it
+                    </span>
+                  )}
+                </span>,
               ])}
             />
           </Panel>
           <Panel flush title={`Running · ${found.groups.length}`}>
             <Table
               label="Running"
-              heads={["Experiment", "Trial", "Workers", "Nodes", "GPUs", "Since"]}
+              heads={["Experiment", "Trial", "Holds", "Nodes", "GPUs", "Since"]}
               empty="No trial runs at the moment."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
-                <Trial key="trial" id={one.trial_id} />,
-                one.ranks.length,
+                <Trial key="trial" of={one} />,
+                askedWords(one.ranks.length, one.resources),
                 [...new Set(one.ranks.map((rank) => rank.host))].join(", "),
                 one.ranks.flatMap((rank) => rank.gpus).join(", ") || "–",
                 <span key="since" title={moment(one.since)}>
@@ -123,11 +145,49 @@ export default function ClusterPage() {
   );
 }
 
-function Trial({ id }: { id: string }) {
+/** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 waits." */
+export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, waiting }: Cluster): string {
+  const use = [
+    ...(gpus > 0 ? [`${number(gpus_in_use)} of ${number(gpus)} GPUs`] : []),
+    `${number(cpus_in_use)} of ${number(cpus)} CPUs`,
+  ].join(" and ");
+  const runs = `${groups.length} ${groups.length === 1 ? "trial runs" : "trials run"}`;
+  const waits = waiting.length === 0 ? "none waits" : `${waiting.length} ${waiting.length === 1 ? "waits" : "wait"}`;
+  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}. ${runs}, ${waits}.`;
+}
+
+function Trial({ of }: { of: Pick<Group | Wait, "trial_id" | "trial_number"> }) {
   return (
-    <Anchor component={Link} to={`/trials/${id}`} size="sm">
-      {id}
+    <Anchor component={Link} to={`/trials/${of.trial_id}`} size="sm" title={of.trial_id}>
+      {of.trial_number === null ? of.trial_id : `trial ${of.trial_number}`}
     </Anchor>
+  );
+}
+
+/** The trials with ranks on a node, by experiment. */
+function Residents({
+  groups,
+  node,
+  nameOf,
+}: {
+  groups: readonly Group[];
+  node: string;
+  nameOf: (experiment: string) => string;
+}) {
+  const here = groups.flatMap((group) => {
+    const ranks = group.ranks.filter((rank) => rank.node === node);
+    return ranks.length > 0 ? [{ group, ranks }] : [];
+  });
+  if (here.length === 0) return <>nothing</>;
+  return (
+    <ul className={classes.residents}>
+      {here.map(({ group, ranks }) => (
+        <li key={group.segment_id}>
+          {nameOf(group.experiment_id)} <Trial of={group} />, {ranks.length === 1 ? "rank" : "ranks"}{" "}
+          {ranks.map((rank) => rank.rank + (rank.gpus.length > 0 ? ` (GPU ${rank.gpus.join(", ")})` : "")).join(", ")}
+        </li>
+      ))}
+    </ul>
   );
 }
 
@@ -135,7 +195,7 @@ function Use({ used, of, what }: { used: number; of: number; what: string }) {
   if (of === 0) return <>none</>;
   return (
     <span className={classes.use}>
-      <meter min={0} max={of} value={used} aria-label={`${what} in use`} /> {used} of {of}
+      <meter min={0} max={of} value={used} aria-label={`${what} in use`} /> {number(used)} of {number(of)}
     </span>
   );
 }
@@ -145,9 +205,11 @@ interface TableProps {
   heads: readonly string[];
   rows: readonly (readonly React.ReactNode[])[];
   empty: string;
+  /** The column whose words are long and may be broken. */
+  long?: number;
 }
 
-function Table({ label, heads, rows, empty }: TableProps) {
+function Table({ label, heads, rows, empty, long }: TableProps) {
   if (rows.length === 0) return <p className={classes.none}>{empty}</p>;
   return (
     <div className={classes.scroll} tabIndex={0} role="region" aria-label={label}>
@@ -165,7 +227,9 @@ function Table({ label, heads, rows, empty }: TableProps) {
           {rows.map((row, i) => (
             <tr key={i}>
               {row.map((cell, k) => (
-                <td key={k}>{cell}</td>
+                <td key={k} className={k === long ? classes.wide : undefined}>
+                  {cell}
+                </td>
               ))}
             </tr>
           ))}

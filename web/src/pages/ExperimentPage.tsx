@@ -290,7 +290,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                 )}
                 {history && (
                   <Panel title="Importance of parameters">
-                    <Importance experiment={experiment} />
+                    <Importance experiment={experiment} where={where} />
                   </Panel>
                 )}
                 {table}

@@ -5,7 +5,7 @@ import { useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
-import { ago, config, duration, elapsed, metric, moment, readable } from "../format";
+import { ago, config, duration, elapsed, metric, moment, number, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/Actions";
@@ -18,6 +18,7 @@ import { StateBadge } from "../parts/StateBadge";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import classes from "./pages.module.css";
+import { bundleOf } from "./room";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
@@ -27,6 +28,8 @@ export default function ExperimentsPage() {
   const asked = search.get("state");
   const state = STATES.find((one) => one === asked) ?? "";
   const name = search.get("name") ?? "";
+  const tag = search.get("tag") ?? "";
+  const project = search.get("project") ?? "";
   const filter = (key: string, value: string) =>
     setSearch(
       (old) => {
@@ -39,14 +42,15 @@ export default function ExperimentsPage() {
     );
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
 
+  const narrowed = { ...(name ? { name } : {}), ...(tag ? { tag: [tag] } : {}), ...(project ? { project } : {}) };
   const query = useInfiniteQuery({
-    queryKey: [...keys.experiments, state, name],
+    queryKey: [...keys.experiments, state, name, tag, project],
     queryFn: ({ pageParam, signal }) =>
       api.experiments(
         {
           page_size: 50,
           ...(state ? { state } : {}),
-          ...(name ? { name } : {}),
+          ...narrowed,
           ...(pageParam ? { page_token: pageParam } : {}),
         },
         signal,
@@ -58,8 +62,8 @@ export default function ExperimentsPage() {
   });
   // Running experiments come first, however old they are. With a filter of states, all are in the order of time.
   const running = useQuery({
-    queryKey: [...keys.experiments, "first", name],
-    queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...(name ? { name } : {}) }, signal),
+    queryKey: [...keys.experiments, "first", name, tag, project],
+    queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...narrowed }, signal),
     enabled: !state,
     refetchInterval: 2000,
     placeholderData: (old) => old,
@@ -79,12 +83,14 @@ export default function ExperimentsPage() {
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
   const empty = query.isSuccess && experiments.length === 0;
-  if (empty && !state && !name) return <FirstExperiment />;
+  if (empty && !state && !name && !tag && !project) return <FirstExperiment />;
   return (
     <>
       <div className={classes.titleRow}>
         <h1>Experiments</h1>
         <div className={classes.filters}>
+          {tag && <Chosen what={`label ${tag}`} onClear={() => filter("tag", "")} />}
+          {project && <Chosen what={`project ${project}`} onClear={() => filter("project", "")} />}
           <TextInput
             size="xs"
             placeholder="Filter by name"
@@ -149,6 +155,9 @@ export default function ExperimentsPage() {
                   <th scope="col" style={{ minWidth: 130 }}>
                     Trials
                   </th>
+                  <th scope="col" className={classes.wide}>
+                    In use
+                  </th>
                   <th scope="col">Best</th>
                   <th scope="col" className={classes.wide}>
                     Best over time
@@ -174,6 +183,8 @@ export default function ExperimentsPage() {
                     experiment={one}
                     now={now}
                     ticked={ticked.has(one.id)}
+                    projects={experiments.some((other) => other.project !== one.project)}
+                    onFilter={filter}
                     onTick={(on) => tick(one.id, on)}
                   />
                 ))}
@@ -206,21 +217,41 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   return [...found.values()];
 }
 
+/** What the running trials of an experiment hold: "4 GPUs", or "2 CPUs" without GPUs; empty if none runs. */
+export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
+  if (counts.running === 0) return "";
+  const each = bundleOf(scaling);
+  const unit = each["GPU"] ? "GPU" : "CPU";
+  const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
+  return `${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
+}
+
+function Chosen({ what, onClear }: { what: string; onClear: () => void }) {
+  return (
+    <button type="button" className={classes.chosen} aria-label={`Remove the filter ${what}`} onClick={onClear}>
+      {what} ×
+    </button>
+  );
+}
+
 interface RowProps {
   experiment: Experiment;
   now: number;
   ticked: boolean;
   onTick: (on: boolean) => void;
+  /** There are several projects, so each row names its own. */
+  projects: boolean;
+  onFilter: (key: "tag" | "project", value: string) => void;
 }
 
-function Row({ experiment, now, ticked, onTick }: RowProps) {
+function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) {
   const navigate = useNavigate();
   const to = `/experiments/${experiment.id}`;
   const { best } = experiment;
   return (
     <tr
       className={classes.clickable}
-      onClick={(event) => !(event.target as Element).closest("a, input, label") && void navigate(to)}
+      onClick={(event) => !(event.target as Element).closest("a, input, label, button") && void navigate(to)}
     >
       <td>
         <input
@@ -236,14 +267,40 @@ function Row({ experiment, now, ticked, onTick }: RowProps) {
         <Anchor component={Link} to={to} size="sm" fw={600}>
           {experiment.name}
         </Anchor>
+        {(projects || Object.keys(experiment.tags).length > 0) && (
+          <span className={classes.labels}>
+            {projects && (
+              <button
+                type="button"
+                title="only this project"
+                aria-label={`Only project ${experiment.project}`}
+                onClick={() => onFilter("project", experiment.project)}
+              >
+                {experiment.project}
+              </button>
+            )}
+            {Object.entries(experiment.tags).map(([key, value]) => (
+              <button
+                key={key}
+                type="button"
+                title="only experiments with this label"
+                aria-label={`Only label ${key}=${value}`}
+                onClick={() => onFilter("tag", `${key}=${value}`)}
+              >
+                {value ? `${key}=${value}` : key}
+              </button>
+            ))}
+          </span>
+        )}
       </td>
       <td>
         <Progress experiment={experiment} />
       </td>
+      <td className={classes.wide}>{inUse(experiment) || "–"}</td>
       <td>
         <b>{metric(best?.value)}</b>{" "}
         <span className={classes.dimmed}>
-          {experiment.mode} {experiment.metric}
+          {experiment.objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}
         </span>
       </td>
       <td className={classes.wide}>

@@ -15,6 +15,7 @@ import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
+import { askedWords, bundleOf, roomWords } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
@@ -50,6 +51,13 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
     enabled: asked !== null,
     retry: false,
     placeholderData: (old) => old,
+  });
+  // Without a driver nobody knows the cluster; then nothing is said about it.
+  const cluster = useQuery({
+    queryKey: ["cluster"],
+    queryFn: ({ signal }) => api.cluster(signal),
+    retry: false,
+    meta: { needsDriver: true },
   });
   const create = useMutation({
     mutationFn: (wanted: Spec) => api.create(wanted, key),
@@ -161,7 +169,10 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                         ? `${(check.data.num_samples * check.data.max_t).toLocaleString("en")} × ${check.data.time_attr}, without early stopping`
                         : "no limit",
                     ],
-                    ["Workers of a trial", check.data.scaling.num_workers],
+                    ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
+                    ...(cluster.data
+                      ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]
+                      : []),
                   ]}
                 />
                 {check.data.notes.map((note) => (

@@ -126,6 +126,16 @@ describe("the actions of a trial", () => {
     expect(names()).toEqual(["Retry", "Stop"]);
   });
 
+  it("kill it after a question that says what is lost", async () => {
+    const kill = vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
+    show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop", "kill"] }} experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Kill" }));
+    expect(await screen.findByText(/without a last report or checkpoint/)).toBeTruthy();
+    expect(kill).not.toHaveBeenCalled();
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Kill the trial" }))));
+    expect(kill).toHaveBeenCalledWith("trl_1", "kill");
+  });
+
   it("fork it from a checkpoint with the parameters that were changed", async () => {
     const saved = { id: "ckpt_2", step: 9, bytes: 2000, state: "ready", pinned: false };
     vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);

@@ -1,5 +1,6 @@
 import { Skeleton } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { useDebouncedValue } from "@mantine/hooks";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Experiment, Importances } from "../api/types";
 import { experimentEnded } from "../live/states";
@@ -8,23 +9,29 @@ import { ProblemBox } from "./Problem";
 import classes from "./parts.module.css";
 
 const REFRESH_MS = 20_000;
+/** Milliseconds without a change of the filters before the service is asked again. */
+const SETTLE_MS = 200;
 /** Fewer trials than this for each parameter are few. */
 const PER_PARAMETER = 15;
 
-/** Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. */
-export default function Importance({ experiment, filtered = false }: { experiment: Experiment; filtered?: boolean }) {
+/**
+ * Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. `where`: the filters as
+ * conditions of the service; only trials that meet them count.
+ */
+export default function Importance({ experiment, where }: { experiment: Experiment; where: readonly string[] }) {
+  const [chosen] = useDebouncedValue(where, SETTLE_MS);
   const query = useQuery({
-    queryKey: keys.importance(experiment.id),
-    queryFn: ({ signal }) => api.importance(experiment.id, signal),
+    queryKey: keys.importance(experiment.id, chosen),
+    queryFn: ({ signal }) => api.importance(experiment.id, chosen, signal),
     refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: keepPreviousData,
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={60} />;
   return (
     <>
-      <Shares found={query.data} caution={cautionOf(query.data, experiment)} />
-      {filtered && <p className={classes.noShares}>All trials count here, also those that the filters hide.</p>}
+      <Shares found={query.data} caution={cautionOf(query.data, experiment)} chosen={chosen.length > 0} />
     </>
   );
 }
@@ -50,16 +57,21 @@ export function cautionOf(
 export function Shares({
   found: { items, metric, needed, trials },
   caution,
+  chosen = false,
 }: {
   found: Importances;
   caution: string | null;
+  /** Filters leave out some trials. */
+  chosen?: boolean;
 }) {
   if (items.length === 0) {
     return (
       <p className={classes.noShares}>
-        {trials < needed
-          ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
-          : "The results do not show any difference between parameters."}
+        {trials < needed && chosen
+          ? `${trials} of the chosen trials ${trials === 1 ? "has" : "have"} ended with a result; ${needed} are needed.`
+          : trials < needed
+            ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
+            : "The results do not show any difference between parameters."}
       </p>
     );
   }
@@ -84,7 +96,9 @@ export function Shares({
           <b>Take it as a hint.</b> {caution}
         </p>
       )}
-      <p className={classes.noShares}>PED-ANOVA over {trials} trials that have ended with a result</p>
+      <p className={classes.noShares}>
+        PED-ANOVA over {trials} {chosen && "chosen "}trials that have ended with a result
+      </p>
     </>
   );
 }

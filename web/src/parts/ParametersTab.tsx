@@ -48,10 +48,10 @@ export default function ParametersTab({
   address,
   ...rest
 }: ParametersTabProps) {
-  // This uses the same answer as the panel below. The most important parameters come first.
+  // The most important parameters come first. The order stays while trials are chosen, so that no axis moves under the mouse.
   const importance = useQuery({
     queryKey: keys.importance(experiment.id),
-    queryFn: ({ signal }) => api.importance(experiment.id, signal),
+    queryFn: ({ signal }) => api.importance(experiment.id, [], signal),
   });
   const items = importance.data?.items;
   const byImportance = useMemo(() => {
@@ -109,7 +109,7 @@ export default function ParametersTab({
         )}
       </Panel>
       <Panel title="Importance of parameters">
-        <Importance experiment={experiment} filtered={rest.only !== null} />
+        <Importance experiment={experiment} where={where} />
       </Panel>
       <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
       <ContourPanel

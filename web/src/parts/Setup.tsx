@@ -1,11 +1,13 @@
 import { Anchor } from "@mantine/core";
-import type { ReactNode } from "react";
+import { lazy, Suspense, type ReactNode } from "react";
 import { Link } from "react-router";
 import type { Experiment } from "../api/types";
 import { moment, param } from "../format";
 import { tagsText } from "./actions/tags";
 import { Facts } from "./Panel";
 import classes from "./parts.module.css";
+
+const Notes = lazy(() => import("./Notes"));
 
 /** Show what was requested and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {
@@ -60,7 +62,9 @@ export function Setup({ experiment }: { experiment: Experiment }) {
       {experiment.notes && (
         <section>
           <h3>Notes</h3>
-          <p className={classes.notes}>{experiment.notes}</p>
+          <Suspense fallback={<p className={classes.notes}>{experiment.notes}</p>}>
+            <Notes text={experiment.notes} />
+          </Suspense>
         </section>
       )}
       {sections.map(([title, section]) => (

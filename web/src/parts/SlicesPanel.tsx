@@ -1,7 +1,7 @@
 import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
-import type { Dimension } from "../charts/dimensions";
+import { objectiveOf, type Dimension } from "../charts/dimensions";
 import { trialsCsv } from "../charts/save";
 import { dotsOf } from "../charts/scatter";
 import { ScatterChart, type Marking } from "../charts/ScatterChart";
@@ -20,17 +20,18 @@ interface SlicesPanelProps extends Marking {
 /** The number of parameters to show. They are sorted by importance, so the others matter little. */
 const MOST = 12;
 
-/** The objective over each parameter. */
+/** The objective over each parameter, of the trials that the filters leave; the objective's axis spans their values. */
 export default function SlicesPanel({ experiment, trials, dimensions, where, ...marking }: SlicesPanelProps) {
+  const { only } = marking;
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
-  const up = dimensions.find((one) => one.objective);
   const parameters = dimensions.filter((one) => !one.objective);
-  const slices = useMemo(() => {
-    const objective = dimensions.find((one) => one.objective);
+  const { up, slices } = useMemo(() => {
+    const chosen = only === null ? trials : trials.filter((trial) => only.has(trial.number));
+    const up = objectiveOf(chosen, experiment);
     const shown = dimensions.filter((one) => !one.objective).slice(0, MOST);
-    return objective ? shown.map((across) => ({ across, dots: dotsOf(trials, across, objective) })) : [];
-  }, [trials, dimensions]);
-  if (!up || slices.length === 0) return null;
+    return { up, slices: up ? shown.map((across) => ({ across, dots: dotsOf(chosen, across, up) })) : [] };
+  }, [trials, only, dimensions, experiment]);
+  if (parameters.length === 0 || dimensions.every((one) => !one.objective)) return null;
   return (
     <Panel
       title={`${experiment.metric} over each parameter`}
@@ -42,13 +43,14 @@ export default function SlicesPanel({ experiment, trials, dimensions, where, ...
         />
       }
     >
+      {slices.length === 0 && <p className={classes.noShares}>None of the chosen trials has a result.</p>}
       <div className={classes.slices}>
         {slices.map(({ across, dots }) => (
           <ScatterChart
             key={across.id}
             dots={dots}
             across={across}
-            up={up}
+            up={up!}
             trials={byNumber}
             metric={experiment.metric}
             height={210}

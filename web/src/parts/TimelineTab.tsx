@@ -5,7 +5,7 @@ import { api } from "../api/client";
 import type { Experiment } from "../api/types";
 import { timelineCall } from "../charts/copies";
 import { csv } from "../charts/save";
-import { byDevice, byTrial, PHASES, shares, timelineRows } from "../charts/timeline";
+import { byDevice, byTrial, PHASES, shares, shareWords, timelineRows } from "../charts/timeline";
 import { TimelineChart } from "../charts/TimelineChart";
 import { duration } from "../format";
 import { keys } from "../live/keys";
@@ -72,7 +72,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
             {shares(data.totals).map(({ phase, seconds, share }) => (
               <li key={phase}>
                 <i style={{ background: PHASES[phase][theme], height: 12 * PHASES[phase].share }} />{" "}
-                {PHASES[phase].words} <b>{duration(seconds)}</b> ({Math.round(100 * share)} %)
+                {PHASES[phase].words} <b>{duration(seconds)}</b> ({shareWords(share)})
               </li>
             ))}
             {devices && (

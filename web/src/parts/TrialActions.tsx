@@ -19,6 +19,16 @@ const WORDS: Record<TrialAction, Words & { short: string; asked: string }> = {
     final: true,
     effect: "It ends at its next report and keeps its results and checkpoints; the experiment goes on without it.",
   },
+  kill: {
+    question: "Kill this trial at once?",
+    verb: "Kill the trial",
+    short: "Kill",
+    asked: "Killing…",
+    keep: "Let it run",
+    final: true,
+    effect:
+      "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment goes on without it.",
+  },
   retry: {
     question: "Try this trial again?",
     verb: "Try it again",
@@ -31,7 +41,7 @@ const WORDS: Record<TrialAction, Words & { short: string; asked: string }> = {
   },
 };
 
-const ORDER: readonly TrialAction[] = ["stop", "retry"];
+const ORDER: readonly TrialAction[] = ["stop", "kill", "retry"];
 
 interface TrialActionsProps {
   trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params" | "actions">;

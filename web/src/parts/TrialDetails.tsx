@@ -12,6 +12,7 @@ import { Checkpoints } from "./Checkpoints";
 import { DecisionLog } from "./DecisionLog";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
+import { Neighbours } from "./Neighbours";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import { StateBadge } from "./StateBadge";
@@ -31,7 +32,7 @@ interface TrialDetailsProps {
   address: Address;
 }
 
-const VIEWS = ["overview", "segments", "checkpoints", "lineage", "decisions", "logs", "usage"];
+const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage"];
 
 /** Everything known of one trial: what it is, how it went, why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
@@ -52,6 +53,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
           <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
+          <Tabs.Tab value="neighbours">Neighbours</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
@@ -66,6 +68,9 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
         </Tabs.Panel>
         <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
+        <Tabs.Panel value="neighbours">
+          {tab === "neighbours" && <Neighbours trial={trial} experiment={experiment} onSelect={onSelect} />}
+        </Tabs.Panel>
         <Tabs.Panel value="decisions">
           {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}
         </Tabs.Panel>

@@ -1,5 +1,5 @@
 import { MantineProvider } from "@mantine/core";
-import { fireEvent, render, screen, within } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, within } from "@testing-library/react";
 import { useState, type ReactNode } from "react";
 import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
@@ -450,6 +450,11 @@ describe("the importance of parameters", () => {
   it("says when it will be known", () => {
     show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, left_out: 0, items: [] }} caution={null} />);
     expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
+    cleanup();
+    show(
+      <Shares found={{ items: [], metric: "accuracy", trials: 4, needed: 10, left_out: 0 }} caution={null} chosen />,
+    );
+    expect(screen.getByText("4 of the chosen trials have ended with a result; 10 are needed.")).toBeTruthy();
   });
 });
 

@@ -68,8 +68,10 @@ def _about_trial(trial: Trial, command: e.Command, by: str) -> list[Decision]:
     match command:
         case "stop":
             return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
-        case "cancel" | "kill":
+        case "cancel":
             return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
+        case "kill":
+            return [d.Cancel(trial=trial.number, reason=f"killed {by} at iteration {trial.iteration}")]
         case "resume":
             waits = trial.state is TrialState.PAUSED and trial.next is None
             return [d.Resume(trial=trial.number, reason=f"resumed {by}")] if waits else []

@@ -1,0 +1,59 @@
+"""The neighbours of a trial in the search space."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model, Number
+from tuner.api.schemas.lineage import Change
+from tuner.domain.states import TrialState
+from tuner.experiment import neighbours
+from tuner.store import TrialRecord
+
+
+class Neighbour(Model):
+    """A trial whose configuration is similar."""
+
+    trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: Annotated[int, Field(description="the trial's number")]
+    state: TrialState
+    distance: Annotated[
+        float, Field(description="in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners")
+    ]
+    best_value: Annotated[Number | None, Field(description="its best value of the first objective")]
+    iteration: Annotated[int, Field(description="training_iteration of its newest report")]
+    changes: Annotated[
+        dict[str, Change],
+        Field(description="parameters that differ, the largest difference first; before: of the trial itself"),
+    ]
+
+
+class Neighbours(Model):
+    trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: Annotated[int, Field(description="the trial's number")]
+    items: Annotated[list[Neighbour], Field(description="the nearest first")]
+    left_out: Annotated[
+        int, Field(description="trials that were not compared; at most 10,000 are: the best, and others of all ranks")
+    ]
+
+    @classmethod
+    def of(cls, record: TrialRecord, found: neighbours.Neighbours) -> Neighbours:
+        return cls(
+            trial_id=record.public_id,
+            trial_number=record.number,
+            items=[
+                Neighbour(
+                    trial_id=one.trial.public_id,
+                    trial_number=one.trial.number,
+                    state=one.trial.state,
+                    distance=round(one.distance, 6),
+                    best_value=one.trial.best_value,
+                    iteration=one.trial.iteration,
+                    changes={path: Change(before=own, after=other) for path, (own, other) in one.changes.items()},
+                )
+                for one in found.items
+            ],
+            left_out=found.left_out,
+        )

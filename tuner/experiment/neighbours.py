@@ -1,0 +1,95 @@
+"""The neighbours of a trial: the trials with the most similar configurations, and what they reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.space import Parameter, Space
+from tuner.store import ExperimentRecord, Store, TrialRecord
+
+MAX_COMPARED = 10_000
+"""At most this many trials are compared: of more, the best half of this number, and others that are spread over the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A trial with a similar configuration.
+
+    distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
+    changes: parameter -> (value of the trial that was asked about, value of this one), the largest difference first. None: it
+    does not have the parameter.
+    """
+
+    trial: TrialRecord
+    distance: float
+    changes: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The nearest trials first. left_out: how many trials were not compared, because there are more than MAX_COMPARED."""
+
+    items: Sequence[Neighbour]
+    left_out: int
+
+
+def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbours:
+    """Return the `count` trials whose configurations are nearest to that of a trial of the experiment.
+
+    The distance is Euclidean in the unit cube of the space, divided by the cube's diagonal. Two different categories of a choice
+    without an order are as far apart as the ends of an axis, and so are a parameter and its absence.
+    """
+    space = Space.from_json(record.spec.space, opaque=True)
+    total = sum(record.counts.values())
+    numbers = store.trials.sample_numbers(record.id, record.spec.objective.mode, MAX_COMPARED)
+    others = [one for one in store.trials.configurations(record.id, numbers) if one[0] != trial.number]
+    if not others or not len(space):
+        return Neighbours([], 0)
+    gaps = np.stack(
+        [_gaps(parameter, trial.params, [params for _, params in others]) for parameter in space.parameters]
+    )
+    distances = np.sqrt((gaps**2).sum(axis=0) / len(space))
+    nearest = np.argsort(distances, kind="stable")[:count].tolist()
+    found = {one.number: one for one in store.trials.numbered(record.id, [others[at][0] for at in nearest])}
+    paths = [parameter.path for parameter in space.parameters]
+    items = [
+        Neighbour(
+            found[others[at][0]],
+            float(distances[at]),
+            _changes(trial.params, others[at][1], [paths[k] for k in np.argsort(-gaps[:, at], kind="stable")]),
+        )
+        for at in nearest
+        if others[at][0] in found
+    ]
+    return Neighbours(items, max(total - len(others) - 1, 0))
+
+
+def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """Return how far each of the others is from `own` along one axis, from 0 to 1."""
+    here = _place(parameter, own)
+    there = np.array([_place(parameter, params) for params in others])
+    if parameter.kind == "choice" and not parameter.ordered:
+        gaps = (there != here).astype(np.float64)
+    else:
+        gaps = np.abs(there - here)
+    absent = np.isnan(there)
+    return np.where(absent, 0.0, 1.0) if math.isnan(here) else np.where(absent, 1.0, gaps)
+
+
+def _place(parameter: Parameter, params: Mapping[str, Any]) -> float:
+    """Return the coordinate of a configuration; NaN if it has no value of the parameter, or none that is in its domain."""
+    if parameter.path not in params:
+        return math.nan
+    value = params[parameter.path]
+    return parameter.unit(value) if parameter.contains(value) else math.nan
+
+
+def _changes(own: Mapping[str, Any], other: Mapping[str, Any], order: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    rest = [path for path in {**own, **other} if path not in order]
+    return {path: (own.get(path), other.get(path)) for path in (*order, *rest) if own.get(path) != other.get(path)}

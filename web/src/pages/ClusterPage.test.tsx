@@ -1,0 +1,82 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { cleanup, render, screen, within } from "@testing-library/react";
+import { MemoryRouter } from "react-router";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { api } from "../api/client";
+import type { Cluster } from "../api/types";
+import ClusterPage, { summary } from "./ClusterPage";
+
+afterEach(() => {
+  cleanup();
+  vi.restoreAllMocks();
+});
+
+const use = { cpus: 8, cpus_in_use: 2, gpus: 2, gpus_in_use: 1 };
+const of = (trial: number) => ({
+  experiment_id: "exp_1",
+  trial_id: `trl_${trial}`,
+  trial_number: trial,
+  segment_id: `seg_${trial}`,
+  since: "2026-01-31T12:00:00Z",
+  resources: { CPU: 1, GPU: 1 },
+});
+const rank = (number: number, node: string, gpu: string) => ({
+  rank: number,
+  node,
+  host: `host-${node}`,
+  pid: 1,
+  gpus: [gpu],
+});
+const CLUSTER: Cluster = {
+  cpus: 16,
+  cpus_in_use: 4,
+  gpus: 4,
+  gpus_in_use: 3,
+  nodes: ["a", "b"].map((id) => ({ id, name: `host-${id}`, address: `10.0.0.${id}`, ...use })),
+  groups: [{ ...of(3), ranks: [rank(0, "a", "0"), rank(1, "b", "1")] }],
+  waiting: [
+    { ...of(4), position: 1, workers: 2, priority: 5, reserved: true, reason: "needs 2 free GPUs, and there is 1" },
+  ],
+  experiments: [{ experiment_id: "exp_1", priority: 5, weight: 1, share: 0.75, groups: 1, waiting: 1 }],
+};
+
+describe("the page of the cluster", () => {
+  it("says what is in use, and what waits and why", async () => {
+    vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
+    vi.spyOn(api, "experiments").mockResolvedValue({ items: [{ id: "exp_1", name: "digits" }] } as never);
+    render(
+      <MantineProvider>
+        <MemoryRouter>
+          <QueryClientProvider client={new QueryClient()}>
+            <ClusterPage />
+          </QueryClientProvider>
+        </MemoryRouter>
+      </MantineProvider>,
+    );
+    expect((await screen.findByRole("status")).textContent).toBe(
+      "3 of 4 GPUs and 4 of 16 CPUs are in use on 2 nodes. 1 trial runs, 1 waits.",
+    );
+    await within(screen.getByRole("region", { name: "Waiting" })).findByText("digits");
+    const rows = (region: string) =>
+      within(screen.getByRole("region", { name: region }))
+        .getAllByRole("row")
+        .slice(1)
+        .map((row) => row.textContent);
+    expect(rows("Nodes")).toEqual([
+      "host-a10.0.0.a 2 of 8 1 of 2digits trial 3, rank 0 (GPU 0)",
+      "host-b10.0.0.b 2 of 8 1 of 2digits trial 3, rank 1 (GPU 1)",
+    ]);
+    expect(rows("Waiting")[0]).toMatch(
+      /^1digitstrial 42 × 1 GPU, 1 CPU5.*needs 2 free GPUs, and there is 1room is kept for it$/,
+    );
+    expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
+    expect(rows("Shares")).toEqual(["digits5175 %11"]);
+  });
+
+  it("says so where nothing waits and there are no GPUs", () => {
+    expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
+      "4 of 16 CPUs are in use on 1 node. 0 trials run, none waits.",
+    );
+  });
+});
