@@ -4,6 +4,11 @@
 
 A decision is a report at a level with all that follows: the choice of the trial that trains next and, if it is another one, of
 the trial that gets the free worker. Milliseconds of CPU time, so that other processes on the machine do not count.
+
+    python benchmarks/freeze_thaw_decisions.py --report-ms 1 [--reports 400]
+
+compares what the scheduler costs in a whole search, fits included, with the training that it steers, in CPU seconds. The search
+is in virtual time, and its reports take so long.
 """
 
 from __future__ import annotations
@@ -12,12 +17,15 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
+import tuner  # noqa: E402
 from tuner.domain.decisions import Pause, Start  # noqa: E402
 from tuner.domain.experiment import Objective  # noqa: E402
 from tuner.domain.states import TrialState  # noqa: E402
@@ -27,6 +35,7 @@ from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler  # noqa: 
 from tuner.space import Space, uniform  # noqa: E402
 
 WORKERS = 4
+MAX_T = 9  # of a whole search
 
 
 def main() -> None:
@@ -34,7 +43,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--parameters", type=int, default=8)
     parser.add_argument("--decisions", type=int, default=100)
+    parser.add_argument("--report-ms", type=float, help="measure a whole search whose reports take this long")
+    parser.add_argument("--reports", type=int, default=400, help="of that search")
     args = parser.parse_args()
+    if args.report_ms is not None:
+        print(json.dumps(whole_search(args.report_ms / 1000, args.reports)))
+        return
 
     space = Space.from_python({f"p{i}": uniform(0, 1) for i in range(args.parameters)})
     scheduler, trials, g = FreezeThawScheduler(), Population(), np.random.default_rng(0)
@@ -92,6 +106,39 @@ def main() -> None:
             }
         )
     )
+
+
+def whole_search(seconds: float, reports: int) -> dict[str, float]:
+    """Return the training of a search and the CPU that its scheduler takes, in seconds."""
+    spent = dict.fromkeys(("milestone", "record", "enacted", "decide", "choose", "finished", "fit_request", "fit"), 0.0)
+
+    def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            begin = time.process_time()
+            try:
+                return method(*args, **more)
+            finally:
+                spent[name] += time.process_time() - begin
+
+        return call
+
+    def evaluate(config: dict[str, Any], done: int | None) -> Iterator[tuner.Step]:
+        far = sum((config[f"p{i}"] - 0.3) ** 2 for i in range(4))
+        for t in range((done or 0) + 1, MAX_T + 1):
+            yield tuner.Step(metrics={"loss": far + 1 / t}, seconds=seconds, checkpoint=t)
+
+    scheduler = FreezeThawScheduler(budget=reports / MAX_T)
+    for name in spent:
+        setattr(scheduler, name, timed(name, getattr(scheduler, name)))
+    space = {f"p{i}": tuner.uniform(0, 1) for i in range(4)}
+    tuner.simulate(evaluate, space, metric="loss", mode="min", max_t=MAX_T, num_samples=reports, scheduler=scheduler)
+    return {
+        "reports": reports,
+        "report_ms": 1000 * seconds,
+        "training_s": round(reports * seconds, 3),
+        "scheduler_s": round(sum(spent.values()), 3),
+        **{f"{name}_s": round(took, 3) for name, took in spent.items() if took > 0.01},
+    }
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 
 STEPS = 100
+SETTLE_S = 30.0
+"""Seconds that the service has run before the first kill. By then it has a process in reserve."""
 SAID = {
     "noticed": " is gone",
     "cleared": "what was left of it has ended",
@@ -51,6 +53,7 @@ def main() -> None:
         service = Service(Path(folder), f"sqlite:///{folder}/tuner.db", TUNER_LOG_LEVEL="DEBUG")
         try:
             service.start()
+            time.sleep(SETTLE_S)
             for victim in victims:
                 print(json.dumps(measure(service, victim)), flush=True)
         finally:

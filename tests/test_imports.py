@@ -64,6 +64,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.trials.groups": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
+    "tuner.sdk.plots": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
         "tuner.driver.hosts": SLOW,

@@ -1,44 +1,81 @@
-"""The notebook of `examples/`: its cells run one after the other, as in Jupyter."""
+"""The notebook of `examples/`, executed by a real kernel, and what its cells show."""
 
 from __future__ import annotations
 
-import ast
-import json
+import os
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
 
-import tuner
-
-NOTEBOOK = json.loads((Path(__file__).resolve().parents[2] / "examples" / "first_search.ipynb").read_text())
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "first_search.ipynb"
 
 
-def run(cell: str, names: dict[str, Any]) -> Any:
-    """Run a cell, and return the value of its last line if that is an expression."""
-    tree = ast.parse(cell)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names) if last is not None else None
+class Client(NotebookClient):
+    """Executes a notebook, and counts how often an output was replaced."""
+
+    replaced = 0
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        self.replaced += msg["msg_type"] == "update_display_data"
+        return super().process_message(msg, cell, cell_index)
+
+
+def executed(notebook: Any, folder: Path) -> Client:
+    kernel = AsyncKernelManager()
+    assert kernel.kernel_spec is not None
+    kernel.kernel_spec.argv[0] = sys.executable
+    client = Client(notebook, km=kernel, timeout=120, resources={"metadata": {"path": str(folder)}})
+    client.execute(env={**os.environ, "TUNER_HOME": str(folder / "home")})
+    return client
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    return executed(nbformat.read(NOTEBOOK, as_version=4), tmp_path_factory.mktemp("notebook"))
+
+
+def outputs(client: Client, code: str) -> list[Any]:
+    """Return the outputs of the one cell that contains this line."""
+    (cell,) = [cell for cell in client.nb.cells if cell.cell_type == "code" and code in cell.source.splitlines()]
+    return list(cell.outputs)
 
 
 def test_it_is_stored_without_outputs() -> None:
-    assert (NOTEBOOK["nbformat"], {cell["cell_type"] for cell in NOTEBOOK["cells"]}) == (4, {"markdown", "code"})
-    for cell in NOTEBOOK["cells"]:
+    stored = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(stored)
+    for cell in stored.cells:
         assert cell.get("outputs", []) == []
         assert cell.get("execution_count") is None
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("private_ray")
-def test_its_cells_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    main = types.ModuleType("__main__")  # as in a notebook, functions belong to it and are sent by value
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    shown = [run("".join(cell["source"]), vars(main)) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    _, result, frame, *_ = shown
-    assert isinstance(result, tuner.Result)
-    assert (result.state, len(frame)) == ("completed", 8)
-    assert "median" in capsys.readouterr().out
+@pytest.mark.slow
+def test_the_progress_of_a_search_is_one_output_that_is_replaced(client: Client) -> None:
+    progress, *lines, result = outputs(client, "result = tuner.run(")
+    assert client.replaced >= 2  # two searches, each of which ends with another picture than the first one
+    assert {line.output_type for line in lines} <= {"stream"}, lines
+    assert len(lines) <= 1, lines
+    assert "completed, 8/8 trials" in progress.data["text/plain"]
+    assert progress.data["text/html"].count("<tr") == 9
+    assert "reached max_t" in progress.data["text/html"]
+    assert "<b>first_search exp_" in result.data["text/html"]
+    assert result.data["text/plain"].startswith("Result(exp_")
+
+
+@pytest.mark.slow
+def test_trials_and_experiments_are_shown_as_tables(client: Client) -> None:
+    (trial,) = outputs(client, "result.best_trial")
+    assert "best value" in trial.data["text/html"]
+    (experiments,) = outputs(client, "tuner.experiments()")
+    assert "first_search" in experiments.data["text/html"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["result.plot()", 'result.plot("parallel")'])
+def test_plots_are_shown(client: Client, line: str) -> None:
+    (figure,) = outputs(client, line)
+    assert figure.data["application/vnd.plotly.v1+json"]["data"]

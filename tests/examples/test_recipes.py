@@ -1,4 +1,4 @@
-"""The recipes: each script of the page is run as it stands there."""
+"""Each script of the recipes, and of pages like it, runs as it stands there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ import pytest
 
 import tuner
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
-SCRIPTS = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [(DOCS / name).read_text() for name in ("recipes.md", "notebooks.md")]
+SCRIPTS = {
+    name: script
+    for page in PAGES
+    for name, script in re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", page, re.DOTALL)
+}
 LONG = ("transformers",)  # it imports for half a minute; below it is compiled
 
 
@@ -36,6 +41,8 @@ def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pyt
     assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
     bounds = {"accuracy": (0.85, 1.0), "error": (0.0, 0.2), "loss": (0.0, 0.6)}[result.metric]
     assert bounds[0] <= result.best_value <= bounds[1]
+    if name == "plots":
+        assert len(module.__dict__["figure"].data) == len(result.trials)
     if name == "tensorboard":
         assert len(list(tmp_path.glob("runs/trial-*/events.*"))) == len(result.trials)
 
@@ -48,5 +55,5 @@ def test_each_recipe_can_be_compiled_and_uses_names_that_exist(name: str) -> Non
     assert used <= {*tuner.__all__, "torch", "lightning"}
 
 
-def test_each_python_block_of_the_page_is_run() -> None:
-    assert len(SCRIPTS) == PAGE.read_text().count("```python") == 5
+def test_each_python_block_of_the_pages_is_run() -> None:
+    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 6

@@ -1,4 +1,4 @@
-"""The live table of `tuner.run` in a terminal, and plain lines elsewhere."""
+"""The live table of `tuner.run` in a terminal or a notebook, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
+from tuner.sdk import notebook
 from tuner.sdk.echo import Echo
+from tuner.sdk.notebook import short
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
 
 ROWS = 16
 PLAIN_EVERY_S = 5.0
+NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
+"""The shortest time between two pictures in a notebook: with something new to show, and without."""
 FAILED = 50
 TOLD_FAILURES = 3
 """The number of different failures that are shown in full while a search runs; the others are counted."""
@@ -99,6 +103,9 @@ class Progress:
         """Show an experiment. reopens: it has ended, and is about to run again; its old end is not shown."""
         self._reopens = reopens
         self.source, self.show = source, show
+        self._area = notebook.Area() if show and console is None and notebook.is_here() else None
+        if self._area is not None:  # lines are printed like those of any cell, each without a block of its own
+            console = Console(force_jupyter=False, force_terminal=False, width=120)
         self.console = console or Console(stderr=False)
         self._echo = echo
         self._live: Live | None = None
@@ -106,6 +113,7 @@ class Progress:
         self._printed = 0.0  # when the line was last printed, if there is no table
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # the data that the table shows
         self._seen_seq = -1
+        self._behind = False  # whether something new is not shown yet
         self._warned_seq = 0
         self._space: Revisions | None = None
         self._said_budget = self._away = False
@@ -113,7 +121,7 @@ class Progress:
         self._told: set[str] = set()  # the failures that were shown
 
     def __enter__(self) -> Progress:
-        if self.show and self.console.is_terminal:
+        if self.show and self._area is None and self.console.is_terminal:
             # a thread draws it, so that its clock runs while this thread starts Ray
             self._live = Live(console=self.console, get_renderable=self._picture, refresh_per_second=8, transient=False)
         self.update()
@@ -168,12 +176,32 @@ class Progress:
             self._said_budget = True
             if words := record.spec.resolved.get("budget"):
                 self.console.print(f"Budget: {words}", highlight=False, markup=False, soft_wrap=True)
-        if self._live is not None:
+        if self._area is not None:
+            self._replace(self._area, record, last, new, now)
+        elif self._live is not None:
             if last or new:
                 self._latest = record, self._trials(record)
         elif last or now - self._printed > PLAIN_EVERY_S:
             self._printed = now
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
+
+    def _replace(self, area: notebook.Area, record: ExperimentRecord, last: bool, new: bool, now: float) -> None:
+        """Replace what the notebook shows, unless that was done a moment ago."""
+        self._behind = self._behind or new
+        if not last and now - self._printed < (NEWS_EVERY_S if self._behind else CLOCK_EVERY_S):
+            return
+        if last or self._behind or self._latest is None:
+            self._latest = record, self._trials(record)
+        self._printed, self._behind = now, False
+        headline, trials = self._headline(record), self._latest[1]
+        area.show(
+            notebook.box(
+                notebook.lines(headline),
+                _done(record),
+                notebook.table(self._columns(record), map(self._row, trials)) if trials else "",
+            ),
+            headline.plain,
+        )
 
     def _warn(self, record: ExperimentRecord) -> None:
         for note in self.source.warnings(self._warned_seq):
@@ -240,31 +268,30 @@ class Progress:
             return Text()
         record, trials = self._latest
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name, justify in (
-            ("trial", "right"),
-            ("state", "left"),
-            ("iter", "right"),
-            (record.spec.objective.metric, "right"),
-        ):
-            table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("parameters", overflow="ellipsis", no_wrap=True)
-        table.add_column("why", overflow="ellipsis", no_wrap=True)
+        for name, numbers in self._columns(record):
+            table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
         for trial in trials:
-            value = "" if trial.last_value is None else f"{trial.last_value:.5g}"
-            style = _STYLE.get(str(trial.state), "")
-            why = printable(trial.waiting or trial.reason)
-            if trial.state is TrialState.PENDING and not trial.waiting:
-                why = f"starting workers: {why}"
-            state = Text(str(trial.state), style)
-            table.add_row(
-                str(trial.number),
-                state,
-                str(trial.iteration),
-                value,
-                short(self._readable(trial.params)),
-                Text(why, "dim"),
-            )
+            table.add_row(*self._row(trial))
         return Group(self._headline(record), Text(), table)
+
+    @staticmethod
+    def _columns(record: ExperimentRecord) -> list[tuple[str, bool]]:
+        """Return the columns of the table of trials, and whether each has numbers."""
+        names = ("trial", "state", "iter", record.spec.objective.metric, "parameters", "why")
+        return list(zip(names, (True, False, True, True, False, False), strict=True))
+
+    def _row(self, trial: TrialRecord) -> list[str | Text]:
+        why = printable(trial.waiting or trial.reason)
+        if trial.state is TrialState.PENDING and not trial.waiting:
+            why = f"starting workers: {why}"
+        return [
+            str(trial.number),
+            Text(str(trial.state), _STYLE.get(str(trial.state), "")),
+            str(trial.iteration),
+            "" if trial.last_value is None else f"{trial.last_value:.5g}",
+            short(self._readable(trial.params)),
+            Text(why, "dim"),
+        ]
 
     def _trials(self, record: ExperimentRecord) -> list[TrialRecord]:
         """Return the running trials, then the newest of the others."""
@@ -276,6 +303,15 @@ class Progress:
             newest = self.source.newest(ROWS)
             rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
         return sorted(rows, key=lambda row: row.number)
+
+
+def _done(record: ExperimentRecord) -> str:
+    """Return a bar of the trials that have ended, if it is known how many there will be."""
+    total = max(record.spec.num_samples or 0, sum(record.counts.values()))
+    if record.spec.num_samples is None or not total:
+        return ""
+    ended = sum(n for state, n in record.counts.items() if TrialState(state).ended)
+    return notebook.bar(ended, total)
 
 
 def _stage(record: ExperimentRecord) -> str:
@@ -303,18 +339,3 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
         "no trial was trained to its end, so the best value may not last: train the best configuration to the end before "
         "you rely on it"
     )
-
-
-def short(params: Mapping[str, Any]) -> str:
-    """Return a configuration as ``lr=0.0123 width=32``."""
-    return printable(
-        " ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
-            for name, value in params.items()
-        )
-    )
-
-
-def _cut(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import functools
+import html
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError, SpecError, TrialError, TunerError
 from tuner.experiment import lineage
+from tuner.names import printable
 from tuner.schedulers.shared import pareto
+from tuner.sdk import notebook, plots
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
 
+SHOWN = 10
+"""The number of trials that a notebook shows of a result, the best first."""
+
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
     from tuner.trials.checkpoints.checkpoints import Checkpoint
 
@@ -54,6 +61,35 @@ class TrialResult:
     )  # its newest one; result.best_checkpoint has the one of the best value
     history: list[dict[str, float]] = field(repr=False)
     """One dict a report: its metrics, training_iteration, segment, time, and the `step` that came with it, if any."""
+    COLUMNS: ClassVar[notebook.Columns] = (
+        ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
+    )  # fmt: skip
+
+    def cells(self) -> tuple[object, ...]:
+        """Return what a table in a notebook shows of it."""
+        config = notebook.short(dict(_flat(self.best_config)))
+        return (
+            self.number, self.state, self.iterations, notebook.number(self.best_value), config, self.error or self.reason,
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        best = "" if self.best_value is None else f"{self.best_value:.6g} at iteration {self.best_iteration}"
+        metrics = "\n".join(f"{name} = {value:.6g}" for name, value in self.metrics.items())
+        config = "\n".join(f"{name} = {value}" for name, value in _flat(self.best_config))
+        return notebook.box(
+            f"<b>trial {self.number}</b> {self.state}, {self.iterations} iterations",
+            notebook.facts(
+                [
+                    ("best value", best),
+                    ("config", config),
+                    ("metrics", metrics),
+                    ("reason", self.reason),
+                    ("error", self.error if self.error != self.reason else ""),
+                    ("traceback", self.traceback),
+                    ("checkpoint", self.checkpoint.path if self.checkpoint else ""),
+                ]
+            ),
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
@@ -136,7 +172,9 @@ class Result:
         self.state = str(record.state)
         self.reason = record.reason
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
-        self.trials = [_trial(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials]
+        self.trials = notebook.Rows(
+            _trial(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
+        )
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
@@ -349,6 +387,68 @@ class Result:
         )
         failed = f" ({self.num_errors} failed)" if self.num_errors else ""
         return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}, {best})"
+
+    def _repr_html_(self) -> str:
+        """Return the summary that a notebook shows: the best configurations, and how the search ended."""
+        ranked = sorted(self.trials, key=self._rank)[:SHOWN]
+        failed = f", {self.num_errors} failed" if self.num_errors else ""
+        head = f"{self.name} {self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}"
+        best = finished = ""
+        if self.best_trial is not None and self.best_config is not None:
+            config = notebook.short(dict(_flat(self.best_config)))
+            best = f"{self.best_value:.6g} by trial {self.best_trial.number}: {config}"
+        if self.best_finished is not None:
+            finished = f"{self.best_finished_value:.6g} by trial {self.best_finished.number}"
+        return notebook.box(
+            f"<b>{html.escape(printable(head))}</b>",
+            notebook.facts(
+                [
+                    (f"best {self.metric}", best),
+                    (f"best finished {self.metric}", finished),
+                    ("ended", self.reason),
+                    ("error", self.error if self.error != self.reason else ""),
+                ]
+            ),
+            notebook.table(TrialResult.COLUMNS, (trial.cells() for trial in ranked)) if ranked else "",
+            notebook.left_out(len(ranked), len(self.trials), "result.trials, result.dataframe()"),
+        )
+
+    def _rank(self, trial: TrialResult) -> tuple[bool, float]:
+        """Return a key that sorts the best trial first, and those without a value last."""
+        if trial is self.best_trial:
+            return False, -math.inf
+        value = trial.best_value
+        if value is None or not math.isfinite(value) or trial.feasible is False:
+            return True, 0.0
+        return False, -self._objectives[0].score(value)
+
+    def plot(self, kind: str | None = None, **options: Any) -> Figure:
+        """Draw the search with plotly, and return the figure. A notebook shows it; ``figure.write_html(file)`` saves it.
+
+            result.plot()                        # learning curves, or the history of trials that report once
+            result.plot("parallel")              # every trial as a line through its parameters and its value
+            result.plot("curves", metric="loss", most=50)
+
+        Args:
+            kind: "curves": a metric over the reports; "history": each trial's value, and the best so far; "importance": how much
+                each parameter mattered; "parallel": parallel coordinates; "slices": the value over each parameter; "lineage":
+                who copied whom in population based training; "pareto": two objectives, with the front.
+            options: ``metric`` for curves, history, parallel and slices, the name of a reported metric, by default the
+                objective; ``most`` for curves, the number of trials that are drawn, the best ones first; ``param`` for
+                lineage, the parameter that gives the colours.
+
+        Raises:
+            SpecError: there is no such kind, option, metric or parameter, or nothing to draw.
+            TunerError: plotly is not installed. ``pip install plotly``, or the extra ``plot``, installs it.
+        """
+        search = plots.Search(
+            name=self.name,
+            trials=self.trials,
+            segments=self._segments,
+            objectives=self._objectives,
+            space=self._space.present,
+        )
+        return plots.plot(search, kind, options)
 
 
 def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
+from tuner.sdk import notebook
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result
 from tuner.settings import Settings
@@ -37,6 +38,21 @@ class ExperimentSummary:
     best_params: Mapping[str, Any] | None  # flat: "optimizer/lr" -> value
     created_at: datetime  # in UTC
     ended_at: datetime | None
+
+    COLUMNS: ClassVar[notebook.Columns] = (
+        ("id", False), ("name", False), ("state", False), ("trials", True), ("metric", False), ("best value", True),
+        ("best params", False), ("created", False),
+    )  # fmt: skip
+
+    def cells(self) -> tuple[object, ...]:
+        """Return what a table in a notebook shows of it."""
+        params = notebook.short(self.best_params or {})
+        created = f"{self.created_at:%Y-%m-%d %H:%M}"
+        value = notebook.number(self.best_value)
+        return self.id, self.name, self.state, self.trials, f"{self.mode} {self.metric}", value, params, created
+
+    def _repr_html_(self) -> str:
+        return notebook.Rows([self])._repr_html_()
 
     def load(self) -> Result:
         """Return the whole result, as `tuner.load(self.id)` does."""
@@ -79,7 +95,7 @@ def experiments(name: str | None = None, state: str | None = None) -> list[Exper
     if state is not None and state not in (known := [str(each) for each in ExperimentState]):
         raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")
     with database() as store:
-        return [_summary(record) for record in _records(store, name, state)]
+        return notebook.Rows(_summary(record) for record in _records(store, name, state))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.driver.hosts import head
@@ -79,3 +80,20 @@ def test_the_end_of_a_process_is_noticed_at_once() -> None:
         begun = time.monotonic()
         wait(60.0)
         assert time.monotonic() < begun + 30
+
+
+def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    seen: list[int | None] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        seen.append(old.wait(timeout=30))
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: str(head._scratch(tmp_path))}) as left:
+        old = psutil.Process(left)
+        with pytest.raises(ClusterUnreachable, match="no Ray here"):
+            head.start_head(tmp_path, run)
+        assert seen == [-signal.SIGKILL], "it was killed before the start"

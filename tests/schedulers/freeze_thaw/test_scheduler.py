@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import re
 import statistics
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRestarted
+from tuner.schedulers.freeze_thaw import brief
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, choose_next
 from tuner.schedulers.freeze_thaw.budget import FINISH_TRIES
 from tuner.schedulers.freeze_thaw.curve_model import Evidence
@@ -723,9 +725,62 @@ def test_short_trials_get_a_smaller_model_and_fewer_fits(monkeypatch: pytest.Mon
     short_fits, short = search(0.001)
     long_fits, long = search(10.0)
     assert not any(long)
-    assert sum(short) > 0.8 * len(short), "how long a report takes is known after the first few decisions"
+    assert all(short[5:]), "how long a report takes is known after the first few decisions"
     assert long_fits >= 5
     assert short_fits <= 1, "all of the training takes less than a fit; the first one comes before that is known"
+
+
+def test_very_short_trials_are_mostly_decided_without_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(inputs: DecisionInputs, *more: Any) -> Any:
+        asked.append(len(inputs.started))
+        return choose_next(inputs, *more)
+
+    monkeypatch.setattr("tuner.schedulers.freeze_thaw.scheduler.choose_next", counted)
+
+    def search(seconds: float, space: dict[str, Any] | None = None, **more: Any) -> tuple[int, Simulation]:
+        def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+            for step in range((checkpoint or 0) + 1, 10):
+                yield Step({"loss": (config["x"] - 0.3) ** 2 + 1 / step}, seconds, step)
+
+        asked.clear()
+        space = space or {"x": uniform(0, 1)}
+        options = {"metric": "loss", "mode": "min", "max_t": 9, "budget": 30, **more}
+        return len(asked), simulate(evaluate, space, **options)
+
+    search(1.0)
+    every = len(asked)
+    _, short = search(0.0005)
+    assert 0 < len(asked) < every / 4
+    assert short.best_value is not None
+    assert short.best_value - 1 / 9 < 1e-3
+    reasons = [d.reason for d in short.decisions]
+    assert any("near trial" in why and "without the model, which would take longer" in why for why in reasons)
+    assert any("only the best third continues while trials are so short" in why for why in reasons)
+    _, finite = search(0.0005, {"x": randint(0, 5)}, num_samples=40)
+    assert len(finite.trials) == 5, "in a finite space nothing is tried twice"
+    assert finite.error is None
+    _, few = search(0.0005, num_samples=20)
+    assert len(few.trials) == 20
+    assert any("the best of the paused trials" in d.reason for d in few.decisions if isinstance(d, Resume))
+
+
+def test_the_standing_of_a_trial_is_its_rank_at_its_newest_level() -> None:
+    rng = random.Random(0)
+    results = [(rng.randrange(30), 0, rng.choice([None, round(rng.random(), 1)])) for _ in range(40)]
+    results += [(number, 1, rng.random()) for number in range(10)]
+    standing = brief.Standing()
+    for end in range(1, len(results) + 1):
+        seen = results[:end]
+        standing.follow(seen)
+        for trial in {number for number, _, _ in seen}:
+            level, own = [(r[1], r[2]) for r in seen if r[0] == trial][-1]
+            others = [-math.inf if r[2] is None else r[2] for r in seen if r[1] == level]
+            mine = -math.inf if own is None else own
+            assert standing.rank(trial) == (1 + sum(other > mine for other in others), len(others))
+    best = {n: max((-math.inf if s is None else s) for k, _, s in results if k == n) for n, _, _ in results}
+    assert standing.best(5) == sorted(best, key=lambda n: (-best[n], n))[:5]
 
 
 def bounded(seed: int, bound: float, **more: Any) -> Simulation:

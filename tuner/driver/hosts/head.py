@@ -31,6 +31,11 @@ MARK = "_TUNER_RAY_HEAD"
 COMMAND_S = 120.0
 """Seconds that a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
 
+PROC = Path("/proc")
+
+KILLED_S = 5.0
+"""Seconds that the processes of a dead head may take to be gone after they were killed."""
+
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 """A part of the paths of Ray's own programs."""
 
@@ -68,10 +73,11 @@ def find_head(home: Path) -> Head | None:
     except OSError:
         return None
     scratch, found = str(_scratch(home)), {}
-    for process in psutil.process_iter(["name", "cmdline"]):
-        name = process.info["name"] or ""
-        if name in _PARTS and scratch in " ".join(process.info["cmdline"] or ()) and _runs(process):
-            found[name] = process
+    for process in _that_name(scratch):
+        with contextlib.suppress(psutil.Error):
+            name = process.name()
+            if name in _PARTS and scratch in " ".join(process.cmdline()) and _runs(process):
+                found[name] = process
     if len(found) < len(_PARTS) or not _listens(found["gcs_server"], address):
         return None
     return Head(address, tuple(found[name] for name in _PARTS))
@@ -87,8 +93,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
     with _locked(home):
         if (head := find_head(home)) is not None:
             return head
-        if _end(home, patience_s=0.0):
-            log.debug("Ray's head was dead, and what was left of it has ended")
+        left = _kill(home)
         if not _has_token():
             _generate_token(home, run)
         done = _ray_command(
@@ -108,6 +113,8 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is None:
             raise ClusterUnreachable("Ray was started and ended at once; its logs are in /tmp/ray and in the home")
         log.debug("Ray's head is up at %s", head.address)
+        if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
+            log.debug("Ray's head was dead, and what was left of it has ended")
         return head
 
 
@@ -122,16 +129,25 @@ def was_stopped(home: Path) -> bool:
     return not _marker(home).exists()
 
 
+def _kill(home: Path) -> list[psutil.Process]:
+    """Kill all processes of a head, and return them. They need not be gone yet: a new head does not have to wait for them."""
+    killed: list[psutil.Process] = []
+    for _ in range(2):  # the second time those that the first ones had started in the meantime
+        for process in _processes(home):
+            if process not in killed:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+                killed.append(process)
+    return killed
+
+
 def _end(home: Path, patience_s: float) -> bool:
     """End all processes of a head; those that are still there after `patience_s` are killed."""
     processes = _processes(home)
-    if patience_s:
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-        _, stubborn = psutil.wait_procs(processes, timeout=patience_s)
-    else:
-        stubborn = processes
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(processes, timeout=patience_s)
     for _ in range(5):
         if not stubborn:
             break
@@ -151,12 +167,26 @@ def _processes(home: Path) -> list[psutil.Process]:
     """
     scratch = str(_scratch(home))
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in _that_name(scratch):
         with contextlib.suppress(psutil.Error):
-            ours = _is_program_of(process.info["cmdline"] or (), scratch) or process.environ().get(MARK) == scratch
+            ours = _is_program_of(process.cmdline(), scratch) or process.environ().get(MARK) == scratch
             if ours and process.pid != os.getpid() and _runs(process):
                 found.append(process)
     return found
+
+
+def _that_name(text: str) -> Iterator[psutil.Process]:
+    """Yield the processes that have a text in their command line or environment, and where that is not known, all.
+
+    psutil takes a fifth of a millisecond for each process of the machine. So those that cannot be meant are left out before.
+    """
+    wanted = text.encode()
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if not PROC.is_dir() or any(
+                wanted in (PROC / str(pid) / file).read_bytes() for file in ("cmdline", "environ")
+            ):
+                yield psutil.Process(pid)
 
 
 def _is_program_of(command: Sequence[str], scratch: str) -> bool:

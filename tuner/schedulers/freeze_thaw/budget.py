@@ -69,6 +69,8 @@ class Budget:
         if self.total is None:
             return False
         whole = self.total * self._end
+        if spent + min(self._end, whole / 2) < whole:  # no more than this can be reserved
+            return False
         reserved = 0.0
         if spent < whole and (leader := self.leader(finishing, trials)) is not None:
             reserved = min(self._remaining(trials[leader]), whole / 2)

@@ -28,6 +28,7 @@ from tuner.schedulers.base import (
     TrialStarted,
     can_resume,
 )
+from tuner.schedulers.freeze_thaw import brief
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows, one_thread
@@ -36,7 +37,7 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import Result, Results, within
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Result, Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -52,6 +53,7 @@ SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times sc
 PATIENCE = 5  # in the first full trainings the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
 SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
+QUICK_FIT_ROWS = 100  # and a fit is shown at most this many results
 FIT_S = 0.3  # no fit before there has been this much training, in seconds, since the last one
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
@@ -307,6 +309,12 @@ class FreezeThawScheduler(Scheduler):
         if (original := self._repeats().original(number)) is not None:
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
+        if not self._by_model(trials):
+            rank, entries = self._standing(trials).rank(number)
+            if brief.goes_on(rank, entries):
+                return ()
+            why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
+            return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
@@ -340,6 +348,8 @@ class FreezeThawScheduler(Scheduler):
                 "because a good trial that starts slowly cannot be recognised earlier"
             )
             return self._spread(trials, state.scouts, why, scout=True)
+        if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
+            return quickly
         held = state.held if state.held not in state.running else None
         if held is not None and (self._repeats().original(held) is not None or not self._lies_inside(trials[held])):
             held = None
@@ -361,6 +371,40 @@ class FreezeThawScheduler(Scheduler):
     def finished(self, trials: Population, may_start: bool) -> str | None:
         over = self._spent_out(trials) and self._last_leader(trials) is None
         return self._budget.why_spent() if over else None
+
+    def _by_model(self, trials: Population) -> bool:
+        """Return whether the model makes this decision. It makes all of them unless they take longer than the training."""
+        return self._draw("by model") < brief.share_of_model(self._between_s(), len(trials))
+
+    def _quick(self) -> bool:
+        return self._between_s() < SHORT_S
+
+    def _between_s(self) -> float:
+        """Return the training between two decisions, in seconds."""
+        state: FreezeThawState = self.state
+        return self._seconds(state.spent / max(len(state.results), 1))
+
+    def _without_model(self, trials: Population, may_start: bool) -> Start | Resume | None:
+        """Return a new configuration or, if none may be started, the best paused trial. None if there is none."""
+        state: FreezeThawState = self.state
+        because = "without the model, which would take longer than such short trials"
+        standing = self._standing(trials)
+        if may_start:
+            generator = np.random.default_rng(self._key("brief", state.ordinal))
+            if generator.random() < 0.5 and (best := standing.best(brief.BEST)):
+                chosen = best[int(generator.integers(len(best)))]
+                inside = filter(self._lies_inside, trials)
+                tried = {key(self._point(trial)) for trial in inside} if self._cube.discrete else ()
+                point = brief.near(self._point(trials[chosen]), self._cube, tried, generator)
+                if point is not None:
+                    why = f"started: near trial {chosen}, one of the best; chosen {because}"
+                    return Start(params=self._cube.params(point), reason=why)
+            if (start := self._spread(trials, len(trials), f"started: chosen {because}")) is not None:
+                return start
+        for number in standing.best(len(trials)):
+            if can_resume(trials[number]) and self._repeats().original(number) is None:
+                return Resume(trial=number, reason=f"resumed: the best of the paused trials; chosen {because}")
+        return None
 
     def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
         """Return what trains next: a paused trial, the one that reported (`held`) or a new one. None if there is none.
@@ -397,7 +441,7 @@ class FreezeThawScheduler(Scheduler):
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
                 few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
-                quick=self._seconds(state.spent / max(len(state.results), 1)) < SHORT_S,
+                quick=self._quick(),
                 earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
             )
@@ -452,7 +496,8 @@ class FreezeThawScheduler(Scheduler):
         if self._seconds(state.spent - state.fitted_spent) < FIT_S:
             return None
         results = self._results(trials)
-        kept = results.thinned(np.random.default_rng(self._key("fit", count)))
+        most = QUICK_FIT_ROWS if self._quick() else MAX_ROWS
+        kept = results.thinned(np.random.default_rng(self._key("fit", count)), most=most)
         slots, trial = np.unique(results.slot[kept], return_inverse=True)
         grid = np.array(self._levels)
         x = self._cube.features(results.points[slots])
@@ -508,6 +553,12 @@ class FreezeThawScheduler(Scheduler):
                 lambda n: repeats.original(n) is not None,
             )
         return self._cache.results
+
+    def _standing(self, trials: Population) -> brief.Standing:
+        state: FreezeThawState = self.state
+        if state.excess:  # scores of results that violate the constraints change with every result
+            return brief.Standing().follow(within(self._inside(trials), state.excess))
+        return self._cache.standing.follow(self._inside(trials))
 
     def _repeats(self) -> Repeats:
         self._cache.repeats.follow(self.state.results)
@@ -609,6 +660,7 @@ class _Cache:
     winner: Winner | None = None
     results: Results | None = None
     repeats: Repeats = field(default_factory=Repeats)
+    standing: brief.Standing = field(default_factory=brief.Standing)
     novelty: Novelty = field(default_factory=Novelty)
     points: dict[int, Floats] = field(default_factory=dict)
     inside: dict[int, bool] = field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""Decisions about very short trials: how many of them the model makes, and the simple rule that makes the others.
+
+A decision of the model takes some milliseconds. If there is less training than that between two decisions, the model would cost
+more than the training that it steers. Then it makes only as many decisions as the training pays for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right, insort
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from tuner.schedulers.freeze_thaw.curve_model import Floats
+from tuner.schedulers.freeze_thaw.results import Result
+from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
+
+DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # what a decision of the model takes, in seconds, on a busy machine
+KEEP = 3  # without the model, one trial of this many goes on at each level
+BEST = 5  # half of the new configurations are near one of this many best trials
+STEP = 0.1  # the standard deviation of their distance, in each parameter that differs
+
+
+def share_of_model(between_s: float, trials: int) -> float:
+    """Return the share of the decisions that the model makes, if there is this much training between them, in seconds."""
+    return min(1.0, between_s / (DECISION_S + DECISION_S_PER_TRIAL * trials))
+
+
+def goes_on(rank: int, entries: int) -> bool:
+    """Return whether a trial with this rank is in the best third, or the best of a few."""
+    return rank <= max(1, entries // KEEP)
+
+
+class Standing:
+    """The scores of all levels in order, and the best score of each trial, of a list of results that only grows."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, list[float]] = {}
+        self._newest: dict[int, tuple[int, float]] = {}
+        self._best: dict[int, float] = {}
+        self._count = 0
+
+    def follow(self, results: Sequence[Result]) -> Standing:
+        """Process the new items of a list of (trial, level, score), and return this object."""
+        for trial, level, score in results[self._count :]:
+            score = -math.inf if score is None else score
+            insort(self._levels.setdefault(level, []), score)
+            self._newest[trial] = level, score
+            self._best[trial] = max(score, self._best.get(trial, -math.inf))
+        self._count = len(results)
+        return self
+
+    def rank(self, trial: int) -> tuple[int, int]:
+        """Return the rank of a trial's newest result among all results at the same level, and how many there are."""
+        level, score = self._newest[trial]
+        scores = self._levels[level]
+        return 1 + len(scores) - bisect_right(scores, score), len(scores)
+
+    def best(self, count: int) -> list[int]:
+        """Return the trials with the best scores, best first."""
+        return heapq.nlargest(count, self._best, key=lambda trial: (self._best[trial], -trial))
+
+
+def near(point: Floats, cube: Cube, tried: Collection[bytes], generator: np.random.Generator) -> Floats | None:
+    """Return a point near another one, or None if those that were drawn have been tried."""
+    for _ in range(10):
+        (found,) = cube.perturb(point[None], STEP, generator)
+        if key(found) not in tried and key(found) != key(point):
+            out: Floats = found
+            return out
+    return None

@@ -1,0 +1,174 @@
+"""Show an area that is updated in place, and tables as HTML, in a notebook.
+
+Every text is escaped, since names and messages may come from anyone. Colours are chosen for light and for dark notebooks.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from tuner.names import printable
+
+ROWS = 30
+"""The number of rows that a table of trials or experiments shows; the last line says how many it leaves out."""
+
+_ROW = "border-top:1px solid rgba(128,128,128,.25)"
+_CELL = (
+    "padding:2px 12px 2px 0;text-align:{align};white-space:nowrap;max-width:36em;overflow:hidden;text-overflow:ellipsis"
+)
+_MIDDLE = (127, 127, 127)
+_THEME = TerminalTheme(
+    _MIDDLE,
+    _MIDDLE,
+    [_MIDDLE, (211, 47, 47), (56, 142, 60), (191, 129, 0), (25, 118, 210), (142, 36, 170), (0, 131, 143), _MIDDLE],
+)
+
+
+def is_here() -> bool:
+    """Return True in the kernel of a notebook, and False in a terminal with IPython or without."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class Area:
+    """A part of a cell's output that is replaced instead of added to."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, page: str, plain: str) -> None:
+        """Show this HTML, or the plain text where there is no HTML."""
+        from IPython.display import display  # there is a kernel, so it is loaded already
+
+        data = {"text/html": page, "text/plain": plain}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+def lines(text: Text) -> str:
+    """Return a styled text as HTML, with its line breaks."""
+    parts = []
+    for piece in text.render(Console(file=sys.stderr, width=10_000)):
+        if piece.text:
+            css = piece.style.get_html_style(_THEME) if isinstance(piece.style, Style) else ""
+            shown = html.escape(piece.text).replace("\n", "<br>")
+            parts.append(f'<span style="{css}">{shown}</span>' if css else shown)
+    return "".join(parts).removesuffix("<br>")
+
+
+def bar(done: int, total: int) -> str:
+    """Return a bar that is filled up to `done` of `total`."""
+    share = 100 * min(done, total) / total
+    return (
+        '<div style="height:4px;max-width:48em;margin:4px 0;background:rgba(128,128,128,.25)">'
+        f'<div style="height:4px;width:{share:.1f}%;background:rgb(56,142,60)"></div></div>'
+    )
+
+
+Columns = Sequence[tuple[str, bool]]
+"""The name of each column, and True if its values are numbers."""
+
+
+def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
+    """Return a table. The cells may be styled texts."""
+    aligns = ["right" if numbers else "left" for _, numbers in columns]
+    head = "".join(
+        f'<th style="{_CELL.format(align=align)};font-weight:normal;opacity:.6">{_cell(name)}</th>'
+        for (name, _), align in zip(columns, aligns, strict=True)
+    )
+    body = "".join(
+        f'<tr style="{_ROW}">'
+        + "".join(
+            f'<td style="{_CELL.format(align=align)}">{_cell(value)}</td>'
+            for value, align in zip(row, aligns, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        '<table style="font-size:90%;border-collapse:collapse;margin:4px 0">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> str:
+    """Return a table of names and values, without those that are empty."""
+    rows = "".join(
+        f'<tr><th style="{_CELL.format(align="left")};font-weight:normal;opacity:.6;vertical-align:top">{_cell(name)}</th>'
+        f'<td style="text-align:left;white-space:pre-wrap">{_cell(value)}</td></tr>'
+        for name, value in pairs
+        if value not in (None, "")
+    )
+    return f'<table style="font-size:90%;border-collapse:collapse;margin:4px 0"><tbody>{rows}</tbody></table>'
+
+
+def box(*parts: str) -> str:
+    """Return the parts below each other."""
+    return '<div style="line-height:1.5">' + "".join(parts) + "</div>"
+
+
+def left_out(shown: int, total: int, where: str) -> str:
+    """Return a line that says how many rows are not shown, and where they are; nothing if all are."""
+    if shown >= total:
+        return ""
+    return f'<div style="opacity:.6;font-size:90%">and {total - shown:,} more: {html.escape(where)}</div>'
+
+
+def number(value: float | None) -> str:
+    """Return a number to show, or nothing for None."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def short(params: Mapping[str, Any]) -> str:
+    """Return a configuration as ``lr=0.0123 width=32``."""
+    return printable(
+        " ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
+            for name, value in params.items()
+        )
+    )
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _cell(value: object) -> str:
+    return lines(value) if isinstance(value, Text) else html.escape(printable(str(value)))
+
+
+class Row(Protocol):
+    """Something that a table shows as a row."""
+
+    COLUMNS: ClassVar[Columns]
+
+    def cells(self) -> Sequence[object]:
+        """Return its values, in the order of the columns."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+class Rows(list[R]):
+    """A list of trials or experiments, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return "<em>none</em>"
+        shown = self[:ROWS]
+        return box(
+            table(type(self[0]).COLUMNS, (item.cells() for item in shown)),
+            left_out(len(shown), len(self), f"[{ROWS}:] shows them"),
+        )
