@@ -39,6 +39,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
+    "tuner.sdk.observe": ("observe",),
+    "tuner.sdk.imports": ("import_optuna", "import_ray"),
     "tuner.sdk.study": ("create_study",),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
@@ -46,6 +48,7 @@ _MODULES = {
     "torch": "tuner.torch",
     "lightning": "tuner.lightning",
     "stoppers": "tuner.schedulers.stoppers",
+    "callbacks": "tuner.sdk.callbacks",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -75,7 +78,11 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk import callbacks as callbacks
     from tuner.sdk.executors import shutdown as shutdown
+    from tuner.sdk.imports import import_optuna as import_optuna
+    from tuner.sdk.imports import import_ray as import_ray
+    from tuner.sdk.observe import observe as observe
     from tuner.sdk.replay import recommend_scheduler as recommend_scheduler
     from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result

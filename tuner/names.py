@@ -92,7 +92,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successivehalving": ("asha",),
 }
 NO_ARGUMENT = {
-    "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
     "load_if_exists": "tuner.resume(experiment_id) goes on with an earlier search",

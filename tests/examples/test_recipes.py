@@ -13,7 +13,7 @@ import pytest
 import tuner
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [(DOCS / name).read_text() for name in ("recipes.md", "notebooks.md")]
+PAGES = [(DOCS / name).read_text() for name in ("recipes.md", "notebooks.md", "callbacks.md")]
 SCRIPTS = {
     name: script
     for page in PAGES
@@ -41,6 +41,8 @@ def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pyt
     assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
     bounds = {"accuracy": (0.85, 1.0), "error": (0.0, 0.2), "loss": (0.0, 0.6)}[result.metric]
     assert bounds[0] <= result.best_value <= bounds[1]
+    if name == "callbacks":
+        assert len(list(tmp_path.glob("logs/trial_*/progress.csv"))) == len(result.trials)
     if name == "plots":
         assert len(module.__dict__["figure"].data) == len(result.trials)
     if name == "tensorboard":
@@ -56,4 +58,4 @@ def test_each_recipe_can_be_compiled_and_uses_names_that_exist(name: str) -> Non
 
 
 def test_each_python_block_of_the_pages_is_run() -> None:
-    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 6
+    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 7

@@ -54,6 +54,7 @@ def run(
     scaling_config: Any = None,
     run_config: Any = None,
     tune_config: Any = None,
+    callbacks: Any = None,
 ) -> dict[str, Any]:
     """Adapt the arguments as `tuner.run` does."""
     return adapted(run, dict(locals()))
@@ -224,8 +225,8 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
     ("options", "named"),
     [
         (
-            {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.Callback()])},
-            "RunConfig.callbacks is not used: use result.",
+            {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.logger.CSVLoggerCallback()])},
+            "CSVLoggerCallback of RunConfig.callbacks is not used: tuner.callbacks has loggers",
         ),
         ({"run_config": ray.tune.RunConfig(log_to_file=True)}, "RunConfig.log_to_file"),
         (
@@ -239,6 +240,14 @@ def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
     with pytest.warns(UserWarning, match=named) as caught:
         run(train, **options)
     assert [warning.filename for warning in caught] == [__file__], "where it was said"
+
+
+def test_callbacks_of_a_run_config_are_taken_over() -> None:
+    own = ray.tune.Callback()
+    assert run(train, run_config=ray.tune.RunConfig(callbacks=[own]))["callbacks"] == [own]
+    with pytest.warns(UserWarning, match=r"UserCallback of RunConfig.callbacks is not used: .* trials, not of workers"):
+        got = run(train, run_config=ray.train.RunConfig(callbacks=[ray.train.UserCallback()]))
+    assert not got["callbacks"]
 
 
 def test_a_name_that_ray_made_up_is_none() -> None:

@@ -462,6 +462,41 @@ def export(
     experiments.export(experiments.result(_settings(), experiment), file, form, history)
 
 
+imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)
+app.add_typer(imports, name="import")
+
+
+@imports.command("optuna", cls=OnThisMachine)
+def import_optuna(
+    storage: Annotated[str, typer.Argument(help="URL, such as sqlite:///optuna.db, or the path of a journal file")],
+    study: Annotated[str | None, typer.Option("--study", help="its name; needed if there are several")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the experiment; by default that of the study")
+    ] = None,
+) -> None:
+    """Import a study of Optuna as an experiment that has ended."""
+    from tuner.sdk.imports import import_optuna as read
+
+    found = read(storage, study, name=name)
+    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+
+
+@imports.command("ray", cls=OnThisMachine)
+def import_ray(
+    folder: Annotated[Path, typer.Argument(help="of the experiment, such as ~/ray_results/NAME")],
+    metric: Annotated[str, typer.Option("--metric", help="the reported metric to compare trials by")],
+    mode: Annotated[str, typer.Option("--mode", help="min or max")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the experiment; by default that of the folder")
+    ] = None,
+) -> None:
+    """Import the results of Ray Tune in a folder as an experiment that has ended."""
+    from tuner.sdk.imports import import_ray as read
+
+    found = read(folder, metric=metric, mode=mode, name=name)  # type: ignore[arg-type]  # it is checked there
+    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+
+
 @app.command(cls=OnThisMachine)
 def doctor(
     quick: Annotated[

@@ -15,7 +15,7 @@ from tuner.experiment.lineage import Place
 from tuner.sdk.result import Found, history_row
 from tuner.space import Space
 from tuner.space.revisions import Revisions
-from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, TrialRecord
 
 
 class Log:
@@ -212,3 +212,18 @@ def _time(text: str) -> float:
 
 def _time_or_none(text: str | None) -> float | None:
     return None if text is None else _time(text)
+
+
+def stream_item(data: Mapping[str, Any]) -> StreamItem:
+    """Return an entry of a service's log as the store has it."""
+    rest = {name: value for name, value in data.items() if name not in ("seq", "time", "trial_number", "trial_id")}
+    if "metrics" in rest:
+        rest["metrics"] = _numbers(rest["metrics"])
+    decided = "payload" in rest  # only decisions have one
+    return StreamItem(
+        seq=data["seq"],
+        event="decision" if decided else rest.pop("kind"),
+        time=_time(data["time"]),
+        trial=data.get("trial_number"),
+        data=rest,
+    )

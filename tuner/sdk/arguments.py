@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import SpecError
@@ -119,8 +119,26 @@ def run_config(config: Any) -> dict[str, Any]:
         out |= checkpoint_config(config.checkpoint_config)
     if (environment := _plain(getattr(config, "worker_runtime_env", None))) is not None:
         out["runtime_env"] = dict(environment)
+    if callbacks := _plain(getattr(config, "callbacks", None)):
+        out["callbacks"] = _callbacks(callbacks)
     _say_what_is_left_out(config, _NOT_RUN)
     return out
+
+
+def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a `RunConfig` that can be called here. Warn of the others."""
+    used = []
+    for callback in callbacks:
+        if any(kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__):  # it needs trials of Ray's
+            why = "tuner.callbacks has loggers of the same names"
+        elif not hasattr(callback, "on_trial_result"):  # Ray Train's
+            why = "tuner calls callbacks of trials, not of workers"
+        else:
+            used.append(callback)
+            continue
+        what = f"{type(callback).__name__} of RunConfig.callbacks is not used: {why}"
+        warnings.warn(what, UserWarning, stacklevel=above_this_package())
+    return used
 
 
 def failure_config(config: Any) -> dict[str, Any]:
@@ -279,7 +297,6 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
 
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
-    "callbacks": "use result.dataframe(history=True), the logs or the event stream instead",
     "progress_reporter": "tuner.run(verbose=...) says what is shown",
     "log_to_file": "what each rank prints is kept in its log",
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tuner.client.records import experiment_record, trial_record
+from tuner.client.records import experiment_record, stream_item, trial_record
 from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
@@ -16,10 +16,12 @@ from tuner.errors import Retryable, ServiceError, SpecError
 from tuner.experiment import by_value
 from tuner.names import printable
 from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.observers import observing
 from tuner.sdk.progress import Progress, Warned
 from tuner.sdk.result import Result
+from tuner.settings import Settings
 from tuner.space import Space
-from tuner.store.records import CodeRecord, ExperimentRecord, TrialRecord
+from tuner.store.records import CodeRecord, ExperimentRecord, StreamItem, TrialRecord
 from tuner.usercode import archives
 
 POLL_S = 0.5
@@ -28,7 +30,13 @@ PATIENCE_S = 2.0
 
 
 def run_on(
-    address: str | Client, data: Mapping[str, Any], code: CodeRecord, space: Space, parts: Parts, verbose: int
+    address: str | Client,
+    data: Mapping[str, Any],
+    code: CodeRecord,
+    space: Space,
+    parts: Parts,
+    verbose: int,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
@@ -47,11 +55,15 @@ def run_on(
         own = {"bundle": client.upload_code(files)} if files else {}
         return client.create({**spec, **own}), -1
 
-    return _begun(address, begin, space, verbose)
+    return _begun(address, begin, space, verbose, callbacks)
 
 
 def _begun(
-    address: str | Client, begin: Callable[[Client], tuple[ExperimentHandle, int]], space: Space | None, verbose: int
+    address: str | Client,
+    begin: Callable[[Client], tuple[ExperimentHandle, int]],
+    space: Space | None,
+    verbose: int,
+    callbacks: Sequence[Any],
 ) -> Result:
     """Begin something on a service and follow it. `begin` also returns the last_event_seq from before the service acts."""
     with ExitStack() as stack:
@@ -60,12 +72,17 @@ def _begun(
         interrupts = stack.enter_context(Interrupts(lambda: None))
         handle, before = begin(client)
         with interrupts.heard():
-            found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose)
-    return found.with_more(functools.partial(_add, address, handle.id, space))
+            found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose, callbacks)
+    return found.with_more(functools.partial(_add, address, handle.id, space, callbacks))
 
 
 def _add(
-    address: str | Client, experiment_id: str, space: Space | None, num_samples: int | None, verbose: int
+    address: str | Client,
+    experiment_id: str,
+    space: Space | None,
+    callbacks: Sequence[Any],
+    num_samples: int | None,
+    verbose: int,
 ) -> Result:
     """Run more trials of an experiment of a service."""
 
@@ -73,7 +90,7 @@ def _add(
         handle = client.experiment(experiment_id)
         return handle, handle.continue_(num_samples).last_event_seq
 
-    return _begun(address, begin, space, verbose)
+    return _begun(address, begin, space, verbose, callbacks)
 
 
 def _follow(
@@ -83,6 +100,7 @@ def _follow(
     interrupts: Interrupts,
     space: Space | None,
     verbose: int,
+    callbacks: Sequence[Any],
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
@@ -91,7 +109,10 @@ def _follow(
     looks: A handle of the same experiment whose requests time out soon.
     before: The last_event_seq from before the service acts. An end up to there is an old one.
     """
-    with Progress(_Served(looks), show=verbose > 0) as progress:
+    with (
+        Progress(_Served(looks), show=verbose > 0) as progress,
+        observing(callbacks, ServedLog(looks), handle.id, Settings.from_env().home, progress.say),
+    ):
         progress.say(f"{handle.id} runs at {handle.client.address}")
         while not _is_over(looks, before):
             progress.update()
@@ -143,6 +164,27 @@ def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[s
 
 def _is_own(part: Mapping[str, Any]) -> bool:
     return part.get("type") == "python"
+
+
+class ServedLog:
+    """A service as the source of the log that callbacks observe."""
+
+    def __init__(self, handle: ExperimentHandle) -> None:
+        self._handle = handle
+
+    def experiment(self) -> ExperimentRecord:
+        return experiment_record(self._handle.get())
+
+    def entries(self, after: int, limit: int) -> Sequence[StreamItem]:
+        last = self._handle.get().last_event_seq
+        found: list[StreamItem] = []
+        if last > after:
+            for data in self._handle.events(after):
+                if data["kind"] != "experiment":
+                    found.append(stream_item(data))
+                if data["seq"] >= last or len(found) >= limit:
+                    break
+        return found
 
 
 class _Served:

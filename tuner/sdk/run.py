@@ -24,6 +24,7 @@ from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
 from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead
 from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.observers import StoredLog, checked, observing
 from tuner.sdk.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.settings import Settings
@@ -82,6 +83,7 @@ def run(
     scaling_config: Any = None,
     run_config: Any = None,
     tune_config: Any = None,
+    callbacks: Sequence[Any] | None = None,
     verbose: int = 1,
 ) -> Result:
     """Search for the best configuration of `trainable` and wait until the search has ended.
@@ -155,6 +157,8 @@ def run(
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
+        callbacks: objects that are told of trials, reports and ends, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
+            They are called in threads of this process, from the durable log, and can neither slow the search nor break it.
         verbose: 0 prints nothing, 1 shows progress, 2 also shows what the ranks on this machine print.
 
     Returns:
@@ -172,6 +176,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
+    callbacks = checked(given["callbacks"])
     if may_be_local(given) and not Settings.from_env().ray_address:
         start_ahead(given)
     mistakes, space = ErrorCollector(), Space({})
@@ -189,7 +194,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     if given["address"] is not None:
         from tuner.sdk.remote import run_on  # loads httpx and the models of the API
 
-        return run_on(given["address"], data, code, space, parts, given["verbose"])
+        return run_on(given["address"], data, code, space, parts, given["verbose"], callbacks)
     _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
@@ -203,7 +208,7 @@ def _search(given: Mapping[str, Any]) -> Result:
         )
         keep = not _brings_code(store, record.spec)
         try:
-            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=keep)
+            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep, callbacks)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
@@ -255,7 +260,13 @@ def _earlier(warm_start: Any) -> Any:
 
 
 @keywords_explained
-def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
+def resume(
+    experiment_id: str,
+    *,
+    ray_address: str | None = None,
+    callbacks: Sequence[Any] | None = None,
+    verbose: int = 1,
+) -> Result:
     """Continue an experiment that is paused, or whose driver is gone, and wait until it has ended.
 
     Every trial continues from its last committed checkpoint. If a running service has the experiment, or takes it first, this
@@ -264,13 +275,14 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other has it.
         ray_address: as for `run`.
+        callbacks: as for `run`. Each one goes on where it stopped: it is found again by the name of its class.
         verbose: as for `run`.
 
     Raises:
         Conflict: the experiment has ended, or several have this name. The message lists them.
         NotFound: the database of this home has no such experiment.
     """
-    settings = Settings.from_env()
+    settings, observers = Settings.from_env(), checked(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
@@ -280,22 +292,26 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
                 f"{record.public_id} is a study, whose trials a script runs: continue it with tuner.create_study"
             )
         store.commands.add(record.id, "resume", reason="by a user")
-        return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
+        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers)
 
 
-def read_result(store: Store, experiment_id: str, ray_address: str | None = None) -> Result:
+def read_result(
+    store: Store, experiment_id: str, ray_address: str | None = None, callbacks: Sequence[Any] = ()
+) -> Result:
     """Return what this database knows about an experiment, ready to run more of it."""
-    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address))
+    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks))
 
 
-def _add(experiment_id: str, ray_address: str | None, num_samples: int | None, verbose: int) -> Result:
+def _add(
+    experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
+) -> Result:
     """Run more trials of an experiment of this home. If a running service has the experiment, follow it."""
     settings = Settings.from_env()
     with _store(settings) as store:
         continue_experiment(store, experiment_id, num_samples)
         record = store.experiments.get(experiment_id)
         keep = not _brings_code(store, record.spec)
-        return _drive(store, settings, experiment_id, ray_address, verbose, keep=keep, reopens=True)
+        return _drive(store, settings, experiment_id, ray_address, verbose, keep, callbacks, reopens=True)
 
 
 def _brings_code(store: Store, spec: Spec) -> bool:
@@ -353,6 +369,7 @@ def _drive(
     ray_address: str | None,
     verbose: int,
     keep: bool,
+    callbacks: Sequence[Any],
     reopens: bool = False,
 ) -> Result:
     """Let a driver host run the experiment to its end, and show progress.
@@ -365,11 +382,12 @@ def _drive(
         drop_ahead()
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
-    if chosen.local:
-        _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
-    else:
-        _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
-    result = read_result(store, experiment_id, ray_address)
+    with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
+        if chosen.local:
+            _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+        else:
+            _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+    result = read_result(store, experiment_id, ray_address, callbacks)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
     if result.state == "failed" and not verbose:

@@ -155,9 +155,6 @@ export default function ExperimentsPage() {
                   <th scope="col" style={{ minWidth: 130 }}>
                     Trials
                   </th>
-                  <th scope="col" className={classes.wide}>
-                    In use
-                  </th>
                   <th scope="col">Best</th>
                   <th scope="col" className={classes.wide}>
                     Best over time
@@ -247,7 +244,8 @@ interface RowProps {
 function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) {
   const navigate = useNavigate();
   const to = `/experiments/${experiment.id}`;
-  const { best } = experiment;
+  const { best, objectives } = experiment;
+  const held = inUse(experiment);
   return (
     <tr
       className={classes.clickable}
@@ -295,12 +293,13 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       </td>
       <td>
         <Progress experiment={experiment} />
+        {held && <span className={classes.use}>{held} in use</span>}
       </td>
-      <td className={classes.wide}>{inUse(experiment) || "–"}</td>
       <td>
         <b>{metric(best?.value)}</b>{" "}
-        <span className={classes.dimmed}>
-          {experiment.objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}
+        <span className={classes.dimmed} title={objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}>
+          {experiment.mode} {experiment.metric}
+          {objectives.length > 1 && ` and ${objectives.length - 1} more`}
         </span>
       </td>
       <td className={classes.wide}>

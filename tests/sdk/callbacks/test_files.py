@@ -1,0 +1,65 @@
+"""CSV files and TensorBoard have every report, once."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.sdk.test_observers import observed, search
+from tuner.store import Store
+
+__all__ = ["search"]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_files_have_every_report(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.CSVLoggerCallback()) == []
+    folder = tmp_path / "callbacks" / search / "csv"
+    for trial in tuner.Result.load(sqlite_store, search).trials:
+        found = rows(folder / f"trial_{trial.number:05}" / "progress.csv")
+        assert [float(row["loss"]) for row in found] == [report["loss"] for report in trial.history]
+        assert [int(row["training_iteration"]) for row in found] == list(range(1, trial.iterations + 1))
+        assert json.loads((folder / f"trial_{trial.number:05}" / "params.json").read_text()) == trial.config
+
+
+def test_no_row_is_written_twice_after_a_kill(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    folder = tmp_path / "csv"
+    observed(sqlite_store, search, tmp_path / "first", tuner.callbacks.CSVLoggerCallback(folder))
+    before = {path: path.read_bytes() for path in folder.glob("*/progress.csv")}
+    torn = folder / "trial_00000" / "progress.csv"
+    content = torn.read_bytes().splitlines(keepends=True)
+    torn.write_bytes(b"".join(content[:3]) + content[3][:5])  # killed while it wrote the third row
+    observed(sqlite_store, search, tmp_path / "second", tuner.callbacks.CSVLoggerCallback(folder))  # from the beginning
+    assert {path: path.read_bytes() for path in folder.glob("*/progress.csv")} == before
+
+
+def test_tensorboard_has_scalars_and_parameters(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    folder = tmp_path / "tb"
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.TBXLoggerCallback(folder)) == []
+    for trial in tuner.Result.load(sqlite_store, search).trials:
+        (events,) = (folder / f"trial_{trial.number:05}").glob("events.*")
+        assert scalars(events) == [("loss", i + 1) for i in range(trial.iterations)]
+        assert list((folder / f"trial_{trial.number:05}" / "hparams").glob("events.*"))
+
+
+def scalars(path: Path) -> list[tuple[str, int]]:
+    """Return (tag, step) of the scalars in a file of events, read as TensorBoard does: length, checksum, record, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    content, at, found = path.read_bytes(), 0, []
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 8], "little")
+        event: Any = Event.FromString(content[at + 12 : at + 12 + size])
+        found += [(value.tag, event.step) for value in event.summary.value if value.HasField("simple_value")]
+        at += 16 + size
+    return found

@@ -1,0 +1,75 @@
+"""MLflow and Weights & Biases get a run for each trial. Neither is a dependency, so the tests are skipped where they are missing.
+
+To run them: ``pip install mlflow-skinny wandb``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.sdk.test_observers import observed, search
+from tuner.store import Store
+
+__all__ = ["search"]
+
+
+def test_mlflow_has_a_run_for_each_trial(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.MLflowLoggerCallback(uri)) == []
+    observed(sqlite_store, search, tmp_path / "again", tuner.callbacks.MLflowLoggerCallback(uri))  # the same runs
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("s")
+    assert experiment is not None
+    runs = {run.data.tags["tuner.trial_id"]: run for run in client.search_runs([experiment.experiment_id])}
+    trials = tuner.Result.load(sqlite_store, search).trials
+    assert set(runs) == {trial.id for trial in trials}
+    for trial in trials:
+        run = runs[trial.id]
+        assert run.info.status == "FINISHED"
+        assert run.data.params == {"x": str(trial.config["x"]), "net/width": str(trial.config["net"]["width"])}
+        values = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "loss")}
+        assert values == {i + 1: report["loss"] for i, report in enumerate(trial.history)}
+
+
+def test_wandb_has_a_run_for_each_trial(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    callback: Any = tuner.callbacks.WandbLoggerCallback("project", mode="offline")
+    assert observed(sqlite_store, search, tmp_path, callback) == []
+    runs = list((tmp_path / "callbacks" / search / "wandb").glob("offline-run-*/*.wandb"))
+    trials = tuner.Result.load(sqlite_store, search).trials
+    assert {path.stem.removeprefix("run-") for path in runs} == {trial.id for trial in trials}
+
+
+@pytest.mark.parametrize(
+    ("module", "callback", "package"),
+    [
+        ("mlflow.tracking", tuner.callbacks.MLflowLoggerCallback(), "mlflow-skinny"),
+        ("wandb", tuner.callbacks.WandbLoggerCallback(), "wandb"),
+    ],
+)
+def test_what_is_missing_is_named(
+    sqlite_store: Store,
+    search: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    callback: Any,
+    package: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    said = observed(sqlite_store, search, tmp_path, callback)
+    assert f"pip install {package}" in said[0]

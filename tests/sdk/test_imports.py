@@ -1,0 +1,171 @@
+"""Studies of Optuna and folders of Ray Tune become experiments like any other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+import tuner
+from tests import invariants
+from tuner.cli.commands import app
+from tuner.errors import NotFound, SpecError
+from tuner.store import Store
+
+RAY = Path(__file__).parents[1] / "fixtures" / "ray_results" / "train_digits"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a home of its own, and check at the end what must hold in its database."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    yield tmp_path
+    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
+        store.migrate()
+        invariants.check_all(store, set())
+
+
+def objective(trial: optuna.Trial) -> float:
+    lr = trial.suggest_float("lr", 1e-4, 1e-1, log=True)
+    layers = trial.suggest_int("layers", 1, 8)
+    if trial.suggest_categorical("optimizer", ["sgd", "adam"]) == "sgd":
+        trial.suggest_float("momentum", 0, 1)
+    trial.set_user_attr("seed", trial.number)
+    for epoch in range(5):
+        value = lr * 10 + layers / (epoch + 1)
+        trial.report(value, 10 * epoch)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    if trial.number == 7:
+        raise ValueError("no")
+    return value
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=f"sqlite:///{tmp_path / 'optuna.db'}", study_name="old", sampler=optuna.samplers.RandomSampler(1),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
+    )  # fmt: skip
+    study.optimize(objective, n_trials=20, catch=(ValueError,))
+    study.ask()  # one that has not ended
+    return study
+
+
+def test_a_study_is_shown_as_it_was(study: optuna.Study, tmp_path: Path) -> None:
+    result = tuner.import_optuna(f"sqlite:///{tmp_path / 'optuna.db'}")
+    assert (result.name, result.state, result.metric, result.mode) == ("old", "completed", "value", "min")
+    assert (result.best_value, result.best_config) == (study.best_value, study.best_params)
+    states = {"COMPLETE": "completed", "PRUNED": "stopped", "FAIL": "failed"}
+    theirs = study.trials[:20]
+    assert {trial.state.name for trial in theirs} == set(states)
+    for ours, trial in zip(result.trials, theirs, strict=True):
+        assert str(ours.state) == states[trial.state.name]
+        assert ours.config == trial.params
+        assert ours.notes == {"seed": trial.number}
+        assert {row["step"]: row["value"] for row in ours.history} == trial.intermediate_values
+    assert result.plot("importance").data
+    again = tuner.load("old")
+    assert again.best_config == result.best_config
+
+
+def test_a_new_search_learns_from_it(study: optuna.Study) -> None:
+    tuner.import_optuna(study)
+    space = {
+        "lr": tuner.loguniform(1e-4, 1e-1),
+        "layers": tuner.randint(1, 9),
+        "optimizer": tuner.choice(["sgd", "adam"]),
+    }
+    new = tuner.create_study(space, metric="value", mode="min", name="new", num_samples=3, warm_start=["old"], max_t=5)
+    trial = new.ask()
+    assert trial is not None
+    assert trial.config["layers"] <= 3  # what was good there
+    new.close()
+    assert any("old" in note for note in _notes("new"))
+
+
+def _notes(name: str) -> list[str]:
+    with tuner.sdk.saved.database() as store:
+        record = store.experiments.named(name)[0]
+        return [found.reason for found in store.log.decisions(record.id, kinds=["note"]).items]
+
+
+def test_several_objectives(home: Path) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(directions=["minimize", "maximize"], study_name="two")
+    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1), 1 - trial.params["x"] ** 2), n_trials=6)
+    result = tuner.import_optuna(study)
+    front = {trial.number for trial in result.pareto_front()}
+    assert front == {trial.number for trial in study.best_trials}
+    assert set(result.trials[0].metrics) == {"value_0", "value_1"}
+
+
+@pytest.mark.parametrize(
+    ("storage", "name", "error", "message"),
+    [
+        ("sqlite:///{home}/optuna.db", "odl", NotFound, "did you mean 'old'"),
+        ("sqlite:///{home}/none.db", None, NotFound, "there is no file"),
+        ("{home}/none", None, NotFound, "expected the URL of a storage"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    study: optuna.Study, home: Path, storage: str, name: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        tuner.import_optuna(storage.format(home=home), name)
+
+
+def test_a_study_without_trials_is_refused() -> None:
+    with pytest.raises(SpecError, match="no trial that has ended"):
+        tuner.import_optuna(optuna.create_study(study_name="empty"))
+
+
+def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "train_digits"
+    shutil.copytree(RAY, folder)
+    failed, cut = sorted(folder.iterdir())[1], sorted(folder.iterdir())[3]
+    (failed / "error.txt").write_text("Failure # 1\nTraceback ...\nValueError: bad activation\n")
+    with open(cut / "result.json", "a") as file:
+        file.write('{"loss": 1.0, "trai')  # Ray was killed
+    result = tuner.import_ray(folder, metric="loss", mode="min")
+    assert (result.name, len(result.trials)) == ("train_digits", 6)
+    by_lr = {trial.config["lr"]: trial for trial in result.trials}
+    for at in folder.iterdir():
+        import json
+
+        params = json.loads((at / "params.json").read_text())
+        trial = by_lr[params["lr"]]
+        assert trial.config == params
+        rows = [json.loads(line) for line in (at / "result.json").read_text().splitlines() if line.endswith("}")]
+        assert [(r["training_iteration"], r["loss"], r["nested/a"]) for r in trial.history] == [
+            (row["training_iteration"], row["loss"], row["nested"]["a"]) for row in rows
+        ]
+        assert str(trial.state) == ("failed" if at == failed else "completed" if len(rows) == 4 else "stopped")
+        if at == failed:
+            assert trial.error == "ValueError: bad activation"
+    assert result.best_value == min(row["loss"] for trial in result.trials for row in trial.history)
+    assert "timestamp" not in result.trials[0].metrics
+
+
+def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"expected one of loss, nested/a, time_total_s, got 'los'; did you mean loss"):
+        tuner.import_ray(RAY, metric="los", mode="min")
+    with pytest.raises(NotFound, match=r"no folder of a trial with params\.json"):
+        tuner.import_ray(tmp_path, metric="loss", mode="min")
+
+
+def test_the_commands(study: optuna.Study, home: Path) -> None:
+    run: Any = CliRunner().invoke
+    done = run(app, ["import", "optuna", f"sqlite:///{home}/optuna.db", "--study", "old", "--name", "renamed"])
+    assert done.exit_code == 0, done.output
+    assert "renamed exp_" in done.output
+    assert "20 trials" in done.output
+    done = run(app, ["import", "ray", str(RAY), "--metric", "loss", "--mode", "min"])
+    assert done.exit_code == 0, done.output
+    assert {one.name for one in tuner.experiments()} == {"renamed", "train_digits"}

@@ -1,0 +1,134 @@
+"""Write results to CSV files and TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.sdk.callbacks.base import Callback, ObservedTrial
+
+FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
+
+
+class CSVLoggerCallback(Callback):
+    """Writes ``FOLDER/trial_00003/progress.csv``, a row for each report, and ``params.json`` with the configuration.
+
+    The columns are those of the trial's first report. After a resume, rows are added behind those that are there; no row is
+    written twice.
+
+    Args:
+        folder: where to write. None: a folder of the experiment in the home.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._folder = folder
+        self._seen: dict[int, int] = {}  # trial -> event_seq of the last row
+
+    def setup(self, *, folder: str, **info: Any) -> None:
+        self.folder = Path(self._folder or Path(folder) / "csv").absolute()
+        self._seen.clear()
+
+    def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._write_params(trial)
+
+    def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._write_params(trial)
+
+    def _write_params(self, trial: ObservedTrial) -> None:
+        path = self.folder / trial.name / "params.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(trial.config, indent=1, default=str) + "\n")
+
+    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], event_seq: int, **info: Any) -> None:
+        path = self.folder / trial.name / "progress.csv"
+        if trial.number not in self._seen:
+            self._seen[trial.number] = _last(path)
+        if event_seq <= self._seen[trial.number]:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        row = {"event_seq": event_seq, **{name: value for name, value in result.items() if name != "config"}}
+        with open(path, "a+", newline="") as file:
+            file.seek(0)
+            columns = next(csv.reader(file), None)
+            file.seek(0, os.SEEK_END)
+            writer = csv.DictWriter(file, columns or list(row), extrasaction="ignore", restval="")
+            if columns is None:
+                writer.writeheader()
+            writer.writerow(row)
+        self._seen[trial.number] = event_seq
+
+
+def _last(path: Path) -> int:
+    """Return the event_seq of the last whole row of a file, and cut off a row that a killed process left unfinished."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    rows = list(csv.DictReader(whole.decode().splitlines()))
+    return int(rows[-1]["event_seq"]) if rows else 0
+
+
+class TBXLoggerCallback(Callback):
+    """Writes scalars for TensorBoard to ``FOLDER/trial_00003``, and the configuration beside the best value when a trial ends.
+
+    It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
+
+    Args:
+        folder: where to write. None: a folder of the experiment in the home.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._folder = folder
+        self._writers: dict[int, Any] = {}
+
+    def setup(self, *, folder: str, metric: str, **info: Any) -> None:
+        self.folder, self._metric = Path(self._folder or Path(folder) / "tensorboard").absolute(), metric
+
+    def _writer(self, trial: ObservedTrial) -> Any:
+        if trial.number not in self._writers:
+            from tensorboardX import SummaryWriter
+
+            self._writers[trial.number] = SummaryWriter(str(self.folder / trial.name))
+        return self._writers[trial.number]
+
+    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
+        writer = self._writer(trial)
+        for name, value in metrics_of(result).items():
+            writer.add_scalar(name, value, result["training_iteration"], walltime=result["timestamp"])
+        writer.flush()
+
+    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial)
+
+    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial)
+
+    def _end(self, trial: ObservedTrial) -> None:
+        value = trial.last_result.get(self._metric)
+        if value is not None and math.isfinite(value):
+            writer = self._writer(trial)
+            plain = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in trial.params.items()}
+            writer.add_hparams(plain, {f"last/{self._metric}": value}, name="hparams")
+        if (open_one := self._writers.pop(trial.number, None)) is not None:
+            open_one.close()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def metrics_of(result: Mapping[str, Any], left_out: Sequence[str] = (*FIXED, "config")) -> dict[str, float]:
+    """Return the metrics of a result that are finite numbers."""
+    return {
+        name: value
+        for name, value in result.items()
+        if name not in left_out and isinstance(value, int | float) and math.isfinite(value)
+    }

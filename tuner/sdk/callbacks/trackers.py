@@ -1,0 +1,152 @@
+"""Send results to MLflow and to Weights & Biases, one run for each trial."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tuner.errors import TunerError
+from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.sdk.callbacks.files import metrics_of
+
+
+class MLflowLoggerCallback(Callback):
+    """Logs each trial as a run of MLflow: its configuration as params, its reports as metrics.
+
+    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. After a resume, the run of a trial is found by them.
+
+    Args:
+        tracking_uri: of the tracking server or store. None: as MLflow is configured.
+        experiment_name: of MLflow's experiment. None: the name of the search.
+        tags: more tags for each run.
+    """
+
+    def __init__(
+        self, tracking_uri: str | None = None, experiment_name: str | None = None, tags: dict[str, str] | None = None
+    ) -> None:
+        self._uri, self._name, self._tags = tracking_uri, experiment_name, dict(tags or {})
+        self._runs: dict[int, str] = {}
+
+    def setup(self, *, name: str, experiment_id: str, **info: Any) -> None:
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise TunerError("MLflowLoggerCallback needs MLflow: pip install mlflow-skinny") from error
+        self._client = MlflowClient(tracking_uri=self._uri)
+        called = self._name or name
+        found = self._client.get_experiment_by_name(called)
+        self._experiment = found.experiment_id if found is not None else self._client.create_experiment(called)
+        self._id = experiment_id
+        self._runs.clear()
+
+    def _run(self, trial: ObservedTrial) -> str:
+        """Return the id of the trial's run, which may have been made before a resume."""
+        if trial.number not in self._runs:
+            found = self._client.search_runs(
+                [self._experiment], filter_string=f"tags.`tuner.trial_id` = '{trial.trial_id}'", max_results=1
+            )
+            if found:
+                self._runs[trial.number] = found[0].info.run_id
+            else:
+                tags = {**self._tags, "tuner.experiment_id": self._id, "tuner.trial_id": trial.trial_id}
+                run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
+                self._runs[trial.number] = run.info.run_id
+                for name, value in trial.params.items():
+                    self._client.log_param(run.info.run_id, name, value)
+        return self._runs[trial.number]
+
+    def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._run(trial)
+
+    def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._client.update_run(self._run(trial), status="RUNNING")
+
+    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
+        from mlflow.entities import Metric
+
+        time, step = int(result["timestamp"] * 1000), result["training_iteration"]
+        found = [Metric(name, value, time, step) for name, value in metrics_of(result).items()]
+        self._client.log_batch(self._run(trial), metrics=found)
+
+    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED")
+
+    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial, "FAILED")
+
+    def _end(self, trial: ObservedTrial, status: str) -> None:
+        run = self._run(trial)
+        self._client.set_tag(run, "tuner.reason", trial.reason)
+        self._client.set_terminated(run, status)
+
+
+class WandbLoggerCallback(Callback):
+    """Logs each trial as a run of Weights & Biases, in a group for the search.
+
+    The id of a run is that of the trial, so a resumed search goes on in the same runs.
+
+    Args:
+        project: of Weights & Biases. None: the name of the search.
+        group: of the runs. None: the id of the search.
+        mode: "online", "offline", or None for what WANDB_MODE says.
+        options: passed to ``wandb.init``.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        group: str | None = None,
+        mode: Literal["online", "offline", "disabled"] | None = None,
+        **options: Any,
+    ) -> None:
+        self._project, self._group, self._mode, self._options = project, group, mode, options
+        self._runs: dict[int, Any] = {}
+
+    def setup(self, *, name: str, experiment_id: str, folder: str, **info: Any) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise TunerError("WandbLoggerCallback needs Weights & Biases: pip install wandb") from error
+        self._wandb = wandb
+        self._given = {
+            "project": self._project or name, "group": self._group or experiment_id, "mode": self._mode, "dir": folder,
+            **self._options,
+        }  # fmt: skip
+
+    def _run(self, trial: ObservedTrial) -> Any:
+        if trial.number not in self._runs:
+            self._runs[trial.number] = self._wandb.init(
+                id=trial.trial_id,
+                name=trial.name,
+                config=trial.config,
+                resume="allow",
+                reinit="create_new",
+                **self._given,
+            )
+        return self._runs[trial.number]
+
+    def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._run(trial)
+
+    def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._run(trial).config.update(trial.config, allow_val_change=True)
+
+    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
+        step = result["training_iteration"]
+        self._run(trial).log({**metrics_of(result), "training_iteration": step}, step=step)
+
+    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial, 0)
+
+    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._end(trial, 1)
+
+    def _end(self, trial: ObservedTrial, code: int) -> None:
+        run = self._run(trial)
+        run.summary.update({"status": trial.status, "reason": trial.reason})
+        run.finish(exit_code=code)
+        del self._runs[trial.number]
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+        self._runs.clear()

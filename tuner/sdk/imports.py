@@ -1,0 +1,293 @@
+"""`tuner.import_optuna` and `tuner.import_ray`: searches of other tools, as experiments of this home."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.domain.experiment import Mode
+from tuner.errors import NotFound, SpecError
+from tuner.experiment import imports
+from tuner.experiment.imports import ImportedTrial
+from tuner.names import did_you_mean, keywords_explained
+from tuner.sdk.result import Result
+from tuner.sdk.run import read_result
+from tuner.sdk.saved import database
+from tuner.space import Space
+from tuner.space import primitives as domains
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["import_optuna", "import_ray"]
+
+NOT_METRICS = frozenset(
+    ("timestamp", "time_this_iter_s", "time_since_restore", "iterations_since_restore", "pid", "training_iteration")
+)
+"""Numbers that Ray Tune adds to each result and that say nothing about the training."""
+WIDE = 100.0
+"""The ratio of the largest to the smallest value from which a guessed range is logarithmic."""
+
+
+@keywords_explained
+def import_optuna(
+    storage: str | os.PathLike[str] | optuna.Study,
+    study_name: str | None = None,
+    *,
+    name: str | None = None,
+    project: str = "default",
+) -> Result:
+    """Write a study of Optuna into this home's database, as an experiment that has ended, and return its result.
+
+    Its page shows all trials and curves, and a new search over the same parameters can learn from it:
+    ``tuner.run(..., warm_start=["NAME"])``. Trials that were pruned count as stopped. Trials that have not ended are left out.
+
+    Args:
+        storage: URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
+        study_name: name of the study. None: the only one.
+        name: name of the experiment. None: that of the study.
+        project: project of the experiment.
+
+    Raises:
+        NotFound: there is no such study. The message names those that there are.
+        SpecError: the study has no trial that has ended.
+    """
+    import optuna
+
+    study = storage if isinstance(storage, optuna.Study) else _study(storage, study_name)
+    metrics = study.metric_names or (
+        ["value"] if len(study.directions) == 1 else [f"value_{i}" for i in range(len(study.directions))]
+    )
+    modes: list[Mode] = ["max" if d is optuna.study.StudyDirection.MAXIMIZE else "min" for d in study.directions]
+    done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    space = Space.from_python(_optuna_space(done))
+    trials = [_optuna_trial(trial, metrics) for trial in done]
+    with database() as store:
+        made = imports.write(
+            store, name=name or study.study_name, project=project, space=space, metrics=metrics, modes=modes, trials=trials,
+            origin=f"the Optuna study {study.study_name}", scope="last",
+        )  # fmt: skip
+        return read_result(store, made.public_id)
+
+
+def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.Study:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    where: Any = os.fspath(storage)
+    if "://" not in where:
+        if not os.path.exists(where):
+            raise NotFound(
+                f"expected the URL of a storage, such as sqlite:///optuna.db, or a journal file, got {where!r}"
+            )
+        where = JournalStorage(JournalFileBackend(where))
+    elif where.startswith("sqlite:///") and not os.path.exists(where.removeprefix("sqlite:///")):
+        raise NotFound(f"there is no file {where.removeprefix('sqlite:///')}")  # Optuna would make an empty one
+    names = optuna.get_all_study_names(where)
+    if study_name is None:
+        if len(names) != 1:
+            raise SpecError(
+                f"the storage has {len(names)} studies, so a name is needed: {', '.join(names)}", "/study_name"
+            )
+        study_name = names[0]
+    if study_name not in names:
+        raise NotFound(
+            f"no study {study_name!r}{did_you_mean(study_name, names, chr(39))}; there are {', '.join(names)}"
+        )
+    return optuna.load_study(study_name=study_name, storage=where)
+
+
+def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
+    """Return the parameters that all trials have, each with all values that any trial could have drawn.
+
+    The others depend on the values of these; a trial keeps them beside the space.
+    """
+    import optuna
+
+    found: dict[str, list[Any]] = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            found.setdefault(name, []).append(distribution)
+    space: dict[str, Any] = {}
+    for name, several in found.items():
+        if len(several) < len(trials) or len({type(distribution) for distribution in several}) > 1:
+            continue
+        first = several[0]
+        if isinstance(first, optuna.distributions.CategoricalDistribution):
+            choices = list(dict.fromkeys(choice for distribution in several for choice in distribution.choices))
+            space[name] = domains.choice(choices)
+            continue
+        low, high, log = min(s.low for s in several), max(s.high for s in several), all(s.log for s in several)
+        whole = isinstance(first, optuna.distributions.IntDistribution)
+        if low == high:
+            space[name] = low
+        elif whole:
+            space[name] = domains.lograndint(low, high + 1) if log else domains.randint(low, high + 1)
+        else:
+            space[name] = domains.loguniform(low, high) if log else domains.uniform(low, high)
+    return space
+
+
+def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str]) -> ImportedTrial:
+    import optuna
+
+    assert trial.datetime_start is not None
+    began = trial.datetime_start.timestamp()
+    ended = trial.datetime_complete.timestamp() if trial.datetime_complete is not None else began
+    steps = sorted(trial.intermediate_values.items())
+    reports: list[tuple[float, Mapping[str, float], int | None]] = [
+        (began + (ended - began) * (at + 1) / (len(steps) + 1), {metrics[0]: float(value)}, step)
+        for at, (step, value) in enumerate(steps)
+    ]
+    final = dict(zip(metrics, map(float, trial.values or ()), strict=False))
+    if final and not (steps and len(metrics) == 1 and reports[-1][1] == final):
+        reports.append((ended, final, None))
+    states = optuna.trial.TrialState
+    return ImportedTrial(
+        params=dict(trial.params),
+        began=began,
+        ended=ended,
+        reports=reports,
+        outcome={states.PRUNED: "stopped", states.FAIL: "failed"}.get(trial.state, "completed"),  # type: ignore[arg-type]
+        reason={states.PRUNED: "pruned by Optuna", states.FAIL: "failed in Optuna"}.get(
+            trial.state, "complete in Optuna"
+        ),
+        notes=json.loads(json.dumps(trial.user_attrs, default=str)),
+    )
+
+
+@keywords_explained
+def import_ray(
+    folder: str | os.PathLike[str],
+    *,
+    metric: str,
+    mode: Mode,
+    space: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    project: str = "default",
+) -> Result:
+    """Write the results that Ray Tune has left in a folder into this home's database, as an experiment that has ended.
+
+    It reads ``params.json`` and ``result.json`` of each trial; no pickle is loaded. Trials that ended before the longest one
+    count as stopped, and trials with an ``error.txt`` as failed.
+
+    Args:
+        folder: of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
+        metric: the reported metric to compare trials by.
+        mode: "min" or "max".
+        space: the search space. None: ranges that contain the values of all trials, which are guesses. Pass the space if a new
+            search should learn from this one over a larger one.
+        name: name of the experiment. None: that of the folder.
+        project: project of the experiment.
+
+    Raises:
+        NotFound: the folder has no results of Ray Tune.
+        SpecError: no trial has reported the metric. The message names those that there are.
+    """
+    root = Path(folder).expanduser()
+    found = [path.parent for path in sorted(root.glob("*/params.json")) if (path.parent / "result.json").exists()]
+    if not found:
+        raise NotFound(f"{root} has no folder of a trial with params.json and result.json, as Ray Tune writes them")
+    read = [(json.loads((at / "params.json").read_text() or "{}"), _rows(at / "result.json"), at) for at in found]
+    read = [(params, rows, at) for params, rows, at in read if rows]
+    known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
+    if metric not in known:
+        raise SpecError(
+            f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
+        )
+    read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
+    longest = max(len(rows) for _, rows, _ in read)
+    configs = [_flat(params) for params, _, _ in read]
+    built = Space.from_python(space if space is not None else _guessed(configs))
+    trials = [
+        _ray_trial({k: v for k, v in config.items() if k in built or _is_plain(v)}, rows, at, longest)
+        for config, (_, rows, at) in zip(configs, read, strict=True)
+    ]
+    with database() as store:
+        made = imports.write(
+            store, name=name or root.resolve().name, project=project, space=built, metrics=[metric], modes=[mode],
+            trials=trials, origin=f"Ray Tune's folder {root.resolve().name}", scope="all",
+        )  # fmt: skip
+        return read_result(store, made.public_id)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the results of a trial. A line that was cut off when Ray was killed is left out."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    flat = _flat({name: value for name, value in row.items() if name not in ("config", "hostname")})
+    return {k: float(v) for k, v in flat.items() if imports.finite(v) and k not in NOT_METRICS}
+
+
+def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder: Path, longest: int) -> ImportedTrial:
+    first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
+    reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
+    failed, early = (folder / "error.txt").exists(), len(rows) < longest
+    reason = (folder / "error.txt").read_text().strip().splitlines()[-1:] if failed else []
+    return ImportedTrial(
+        params=params,
+        began=first,
+        ended=reports[-1][0],
+        reports=reports,
+        outcome="failed" if failed else "stopped" if early else "completed",
+        reason=(reason or ["failed"])[0]
+        if failed
+        else f"{'stopped' if early else 'done'} after {len(rows)} results in Ray Tune",
+    )
+
+
+def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a space that contains all configurations."""
+    space: dict[str, Any] = {}
+    for name in dict.fromkeys(name for config in configs for name in config):
+        values = [config[name] for config in configs if name in config]
+        if len(values) < len(configs) or not all(map(_is_plain, values)):
+            continue
+        several = list(dict.fromkeys(values))
+        if len(several) == 1:
+            space[name] = values[0]
+        elif not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
+            space[name] = domains.choice(several)
+        else:
+            low, high = min(values), max(values)
+            log = low > 0 and high / low >= WIDE
+            if all(isinstance(value, int) for value in values):
+                space[name] = domains.lograndint(low, high + 1) if log else domains.randint(low, high + 1)
+            else:
+                space[name] = domains.loguniform(low, high) if log else domains.uniform(low, high)
+    return _nested(space)
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in flat.items():
+        *folders, name = path.split("/")
+        at = nested
+        for one in folders:
+            at = at.setdefault(one, {})
+        at[name] = value
+    return nested
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _flat(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)

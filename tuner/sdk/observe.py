@@ -1,0 +1,67 @@
+"""`tuner.observe`: call callbacks with the log of any search, while it runs or afterwards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tuner.client.synchronous import Client
+from tuner.domain.states import ExperimentState
+from tuner.errors import SpecError
+from tuner.experiment.usecases import id_of
+from tuner.names import keywords_explained
+from tuner.sdk.observers import LogSource, Observers, StoredLog, checked
+from tuner.sdk.remote import ServedLog
+from tuner.sdk.saved import database
+from tuner.settings import Settings
+
+__all__ = ["observe"]
+
+LOOK_S = 0.5
+
+
+@keywords_explained
+def observe(
+    experiment: str, callbacks: Sequence[Any], *, address: str | Client | None = None, follow: bool = True
+) -> None:
+    """Call callbacks with what an experiment's log has, from where each one stopped, until the experiment has ended or is paused.
+
+    It works for experiments that have ended, too, so an old search can be sent to MLflow or written to CSV files.
+
+        tuner.observe("digits", [tuner.callbacks.MLflowLoggerCallback("sqlite:///mlflow.db")])
+
+    Args:
+        experiment: ``exp_...``, or its name if no other has it.
+        callbacks: as for `tuner.run`. How far each one has come is kept in the home, under the name of its class.
+        address: URL of a service that has the experiment, or a client of `tuner.connect`. None: the database of this home.
+        follow: False to return as soon as all that is in the log now has been passed on.
+
+    Raises:
+        NotFound: there is no such experiment.
+        SpecError: something in `callbacks` is no callback.
+    """
+    several = checked(callbacks)
+    if not several:
+        raise SpecError("expected at least one callback, got none", "/callbacks")
+    with ExitStack() as stack:
+        source: LogSource
+        if address is None:
+            store = stack.enter_context(database())
+            source = StoredLog(store, id_of(store, experiment))
+        else:
+            client = address if isinstance(address, Client) else stack.enter_context(Client(address))
+            source = ServedLog(client.experiment(experiment))
+        found = source.experiment()
+        observers = Observers(several, source, found.public_id, Settings.from_env().home, _say)
+        with observers:
+            while follow and not (found.state.ended or found.state is ExperimentState.PAUSED):
+                time.sleep(LOOK_S)
+                found = source.experiment()
+            observers.finish(None)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

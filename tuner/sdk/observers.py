@@ -1,0 +1,365 @@
+"""Call callbacks with what the log of a search has, each in a thread of its own.
+
+A thread goes on reading where it stopped, a bounded number of entries at a time. The log is durable, so a slow callback falls
+behind and misses nothing. How far each callback has come is kept in a file of the home.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tuner.domain.keys import trial_id
+from tuner.errors import SpecError
+from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord
+
+LIMIT = 500
+"""The number of log entries that a thread holds at most."""
+POLL_S = 0.3
+SAVE_EVERY_S = 1.0
+PATIENCE_S = 30.0
+"""Seconds that `tuner.run` waits at its end for callbacks that are behind."""
+TOLD = 5
+"""The number of errors of a callback that are logged with their traceback; the others are counted."""
+
+log = logging.getLogger("tuner.callbacks")
+
+
+class Entry(Protocol):
+    """An entry of a log."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def event(self) -> str: ...
+    @property
+    def time(self) -> float: ...
+    @property
+    def trial(self) -> int | None: ...
+    @property
+    def data(self) -> Mapping[str, Any]: ...
+
+
+class LogSource(Protocol):
+    """A source of the log of one experiment. It may be read from several threads."""
+
+    def experiment(self) -> ExperimentRecord:
+        """Return the experiment as it is now."""
+
+    def entries(self, after: int, limit: int) -> Sequence[Entry]:
+        """Return the next entries behind this event_seq, in order; none if nothing was committed since."""
+
+
+class StoredLog:
+    """The source that is a database."""
+
+    def __init__(self, store: Store, experiment_id: str) -> None:
+        self._store, self._experiment_id = store, experiment_id
+        self._id = store.experiments.get(experiment_id).id
+
+    def experiment(self) -> ExperimentRecord:
+        return self._store.experiments.get(self._experiment_id)
+
+    def entries(self, after: int, limit: int) -> Sequence[Entry]:
+        return self._store.log.events_after(self._id, after, limit)
+
+
+class Call(NamedTuple):
+    """A method of a callback, and what it is called with."""
+
+    method: str
+    keywords: dict[str, Any]
+
+
+class Reader:
+    """Turns log entries into calls. Its trials are as they were at the last entry that was read."""
+
+    def __init__(self, experiment: ExperimentRecord) -> None:
+        self._id, self._seed = experiment.public_id, experiment.spec.seed
+        self._space = Space.from_json(experiment.spec.space, opaque=True)
+        self.trials: dict[int, ObservedTrial] = {}
+        self._begun: set[int] = set()
+
+    def read(self, entry: Entry) -> Iterator[Call]:
+        """Yield the calls that follow from an entry."""
+        data = entry.data
+        if entry.event == "decision" and data["kind"] == "start":
+            number = data["payload"]["number"]
+            self.trials[number] = ObservedTrial(
+                number=number, trial_id=trial_id(self._id, number), experiment_id=self._id, config={}, params={},
+                reason=data["reason"],
+            )  # fmt: skip
+            self._configure(self.trials[number], data["payload"]["params"] or {})
+        trial = self.trials.get(entry.trial) if entry.trial is not None else None
+        if trial is None:
+            return
+        about: dict[str, Any] = {"trial": trial, "trials": list(self.trials.values()), "event_seq": entry.seq}
+        about["iteration"] = trial.last_result.get("training_iteration", 0)
+        match entry.event:
+            case "decision":
+                yield from self._decided(trial, data["kind"], data["reason"], data["payload"], about)
+            case "segment_started":
+                trial.status = "running"
+                yield Call("on_trial_restore" if trial.number in self._begun else "on_trial_start", about)
+                self._begun.add(trial.number)
+            case "drawn":
+                self._configure(trial, {**trial.params, data["name"]: data["value"]})
+            case "reported":
+                iteration = data["iteration"]
+                trial.last_result = {
+                    **data["metrics"], "training_iteration": iteration, "timestamp": entry.time, "trial_id": trial.trial_id,
+                    "config": trial.config,
+                }  # fmt: skip
+                if trial.number not in self._begun:  # it reported before the driver had noted that all ranks are there
+                    trial.status = "running"
+                    self._begun.add(trial.number)
+                    yield Call("on_trial_start", about)
+                yield Call("on_trial_result", {**about, "iteration": iteration, "result": dict(trial.last_result)})
+                if data["checkpoint"]:
+                    yield self._saved(trial, data["checkpoint"], about)
+            case "checkpoint_saved":
+                yield self._saved(trial, data["checkpoint"], about)
+            case "segment_ended":
+                trial.error = (data["failure"] or {}).get("message") or trial.error
+
+    def _decided(
+        self, trial: ObservedTrial, kind: str, reason: str, payload: Mapping[str, Any], about: dict[str, Any]
+    ) -> Iterator[Call]:
+        ends = {"complete": "completed", "stop": "stopped", "cancel": "cancelled"}
+        if kind != "note":
+            trial.reason = reason
+        if kind in ends:
+            trial.status = ends[kind]
+            yield Call("on_trial_complete", about)
+        elif kind == "fail":
+            trial.status, trial.error = "failed", trial.error or reason
+            yield Call("on_trial_error", about)
+        elif kind == "retry":
+            yield Call("on_trial_recover", about)
+        elif kind == "exploit":
+            self._configure(trial, payload["params"])
+        elif kind == "pause":
+            trial.status = "paused"
+
+    def _configure(self, trial: ObservedTrial, params: Mapping[str, Any]) -> None:
+        trial.params = dict(self._space.readable(params))
+        own = {name: value for name, value in params.items() if name not in self._space}
+        try:
+            trial.config = own | self._space.config(params, self._seed, trial.number)
+        except Exception:  # its choices are Python objects that only the training processes have
+            trial.config = dict(trial.params)
+
+    def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
+        trial.checkpoint = dict(checkpoint)
+        return Call("on_checkpoint", {**about, "checkpoint": trial.checkpoint})
+
+
+class Observer:
+    """The thread of one callback."""
+
+    def __init__(self, callback: Any, name: str, source: LogSource, folder: Path) -> None:
+        self.callback, self.name = callback, name
+        self.errors: list[str] = []
+        self._source, self._folder = source, folder
+        self._file = folder / f"{name}.json"
+        kept = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self.seq, self._ended_at = int(kept.get("seq", 0)), int(kept.get("ended_at", 0))
+        self._accepts: dict[str, frozenset[str] | None] = {}
+        self._last = threading.Event()  # the search is over here: read to the end and stop
+        self._stop = threading.Event()  # stop as soon as possible
+        self._saved_at = 0.0
+        self.thread = threading.Thread(target=self._main, name=f"tuner-callback-{name}", daemon=True)
+
+    def read_to_the_end(self) -> None:
+        """Let the thread end once it has read what is in the log now."""
+        self._last.set()
+
+    def joined(self, deadline: float | None) -> bool:
+        """Wait for the thread until the deadline. Return whether it came to the end."""
+        self.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._stop.set()
+        return not self.thread.is_alive()
+
+    def _main(self) -> None:
+        try:
+            self._observe()
+        except BaseException as error:  # nothing that an observer does may reach the search
+            self._note("reading the log", error)
+
+    def _observe(self) -> None:
+        experiment = self._source.experiment()
+        reader = Reader(experiment)
+        at = 0
+        while at < self.seq and (known := self._source.entries(at, LIMIT)):  # what was passed on before a resume
+            for entry in known:
+                if entry.seq <= self.seq:
+                    for _ in reader.read(entry):
+                        pass
+                at = entry.seq
+        objective = experiment.spec.objective
+        self._call(
+            "setup",
+            {
+                "name": experiment.name, "experiment_id": experiment.public_id, "metric": objective.metric,
+                "mode": objective.mode, "folder": str(self._folder), "stop": None, "num_samples": experiment.spec.num_samples,
+                "total_num_samples": experiment.spec.num_samples,
+            },
+        )  # fmt: skip
+        try:
+            self._follow(reader)
+        finally:
+            self._save()
+            self._call("close", {})
+
+    def _follow(self, reader: Reader) -> None:
+        while not self._stop.is_set():
+            last = self._last.is_set()  # read first: what was committed before is read below
+            try:
+                found = self._source.entries(self.seq, LIMIT)
+            except Exception as error:  # the database or the service is away
+                self._note("reading the log", error)
+                if last:
+                    return
+                self._stop.wait(POLL_S * 10)
+                continue
+            for entry in found:
+                if self._stop.is_set():
+                    return
+                for call in reader.read(entry):
+                    self._call(*call)
+                self.seq = entry.seq
+                if time.monotonic() - self._saved_at > SAVE_EVERY_S:
+                    self._save()
+            if found:
+                continue
+            experiment = self._source.experiment()
+            if experiment.last_event_seq > self.seq:
+                continue
+            if experiment.state.ended and self.seq > self._ended_at:
+                self._call("on_experiment_end", {"trials": list(reader.trials.values()), "event_seq": self.seq})
+                self._ended_at = self.seq
+                self._save()
+            if last:
+                return
+            self._last.wait(POLL_S)
+
+    def _call(self, method: str, keywords: Mapping[str, Any]) -> None:
+        function = getattr(self.callback, method, None)
+        if function is None:
+            return
+        try:
+            if method not in self._accepts:
+                self._accepts[method] = _parameters(function)
+            accepted = self._accepts[method]
+            function(**{name: value for name, value in keywords.items() if accepted is None or name in accepted})
+        except BaseException as error:
+            self._note(method, error)
+
+    def _note(self, what: str, error: BaseException) -> None:
+        self.errors.append(f"{what}: {type(error).__name__}: {error}")
+        if len(self.errors) <= TOLD:
+            log.warning("callback %s: %s failed; the search goes on", self.name, what, exc_info=error)
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(json.dumps({"seq": self.seq, "ended_at": self._ended_at}))
+        os.replace(temporary, self._file)
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the keywords that a function accepts, or None if it accepts all."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
+
+
+class Observers:
+    """The callbacks of one search, while this process follows it."""
+
+    def __init__(
+        self, callbacks: Sequence[Any], source: LogSource, experiment_id: str, home: Path, say: Callable[[str], None]
+    ) -> None:
+        self._say, self._finished = say, False
+        folder = home / "callbacks" / experiment_id
+        if callbacks:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._observers = [Observer(c, name, source, folder) for name, c in named(callbacks).items()]
+
+    def __enter__(self) -> Observers:
+        for observer in self._observers:
+            observer.thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._finished:
+            self.finish(PATIENCE_S)
+
+    def finish(self, patience_s: float | None) -> None:
+        """Wait until all callbacks have seen the whole log, at most this long, and say what went wrong."""
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        self._finished = True
+        for observer in self._observers:
+            observer.read_to_the_end()
+        for observer in self._observers:
+            if not observer.joined(deadline):
+                self._say(
+                    f"callback {observer.name} is behind, at entry {observer.seq} of the log: tuner.observe continues it there"
+                )
+            if observer.errors:
+                more = f", and {len(observer.errors) - 1} more" if len(observer.errors) > 1 else ""
+                self._say(f"callback {observer.name} failed in {observer.errors[0]}{more}")
+
+
+def named(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Return a name for each callback, under which it is found again after a resume: its class, counted if there are several."""
+    found: dict[str, Any] = {}
+    for callback in callbacks:
+        kind = re.sub(r"\W+", "_", type(callback).__name__)
+        name, count = kind, 1
+        while name in found:
+            count += 1
+            name = f"{kind}-{count}"
+        found[name] = callback
+    return found
+
+
+def checked(callbacks: Any) -> list[Any]:
+    """Return the callbacks as a list.
+
+    Raises:
+        SpecError: something in it has no method of a callback.
+    """
+    methods = [name for name in vars(Callback) if name.startswith("on_")]
+    several = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
+    for i, callback in enumerate(several):
+        if isinstance(callback, type) or not any(hasattr(callback, name) for name in methods):
+            raise SpecError(
+                f"expected an object with a method such as on_trial_result, got {callback!r}", f"/callbacks/{i}"
+            )
+    return several
+
+
+@contextlib.contextmanager
+def observing(
+    callbacks: Sequence[Any], source: LogSource, experiment_id: str, home: Path, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Call callbacks while the block runs, and until they have seen all of it."""
+    if not callbacks:
+        yield
+        return
+    with Observers(callbacks, source, experiment_id, home, say):
+        yield
