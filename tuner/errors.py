@@ -6,7 +6,8 @@
     ├── StoreError
     │   ├── NotFound              no such experiment, trial or checkpoint
     │   ├── Conflict              the request contradicts the present state
-    │   │   └── Stale             what was to be changed has changed since the caller read it
+    │   │   ├── Stale             what was to be changed has changed since the caller read it
+    │   │   └── Gone              what the request is about has ended, and does not come back
     │   └── LostLease             another driver has taken this experiment over: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
@@ -110,6 +111,10 @@ class Conflict(StoreError):
 
 class Stale(Conflict):
     """The object of the request has changed since the caller read it."""
+
+
+class Gone(Conflict):
+    """The experiment, or the agent's lease, of the request has ended and does not come back."""
 
 
 class LostLease(StoreError):

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from tuner import __version__, log_format, tracing
@@ -51,6 +51,12 @@ AGAIN_S = 2.0
 
 SILENT_S = 150.0
 """Seconds of silence after which a child is replaced. It sends a message every second, and no call takes longer."""
+
+END_S = 2.0
+"""Seconds that the thread that writes to a child may take to notice that it is dead."""
+
+MOST_LINES = 1000
+"""With this many lines that wait to be written to a child, it is not told of more news."""
 
 SPARE_AFTER_S = 15.0
 """Seconds after the driver is up until another child is started in reserve. Before that, the first trials need the processor."""
@@ -96,6 +102,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 supervisor.look,
                 supervisor.cluster,
                 figures=supervisor.figures,
+                agents=supervisor.agents,
             )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
@@ -184,6 +191,12 @@ class Supervisor:
     def cluster(self) -> dict[str, Any]:
         """Return the cluster as `Host.cluster` sees it. Raise DriverSilent if the host does not answer soon."""
         return self._ask("cluster")
+
+    def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """Pass a question of an agent on, see `Host.agent`. The future raises DriverSilent if the host is gone."""
+        if (child := self._child) is None:
+            raise DriverSilent(self._trouble or "the driver is starting")
+        return child.asked("agent", question, experiment, said)
 
     def _ask(self, method: str, *args: str) -> dict[str, Any]:
         if (child := self._child) is None:
@@ -285,19 +298,17 @@ class _Child:
             env=environment,
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        self._in = self._process.stdin.fileno()
         self._hear = hear
         self._heard_at = float("inf")  # it says nothing before it knows where Ray is
         self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
-        self._sending = (
-            threading.Lock()
-        )  # nothing is written once `_over` is set: the pipe's number may be another file's
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._send(packed(settings, adopt, reserve))
-        os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
+        # A child that hangs must not hold up requests, so a thread writes to it.
+        self._writing = threading.Thread(target=self._write, name="to-link", daemon=True)
+        self._writing.start()
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     @property
@@ -320,19 +331,28 @@ class _Child:
         self._send(address)
 
     def poke(self) -> None:
-        self._send(json.dumps({"ask": "poke"}))
+        if self._lines.qsize() < MOST_LINES:  # it hangs, and looks by itself when it goes on
+            self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
         """Return what a method of the driver host returns. Raise DriverSilent if it does not answer soon."""
-        number, answer = next(self._numbers), Future[dict[str, Any]]()
-        self._asked[number] = answer
+        answer = self.asked(method, *args)
         try:
-            self._send(json.dumps({"ask": method, "id": number, "args": args}))
             return answer.result(timeout=0 if self._over else LOOK_S + 2)
         except TimeoutError:
+            answer.cancel()
             raise DriverSilent("the process that talks to Ray does not answer") from None
-        finally:
-            self._asked.pop(number, None)
+
+    def asked(self, method: str, *args: Any) -> Future[dict[str, Any]]:
+        """Send a question, and return a future of the answer. Cancel it to wait no longer."""
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
+        self._asked[number] = answer
+        answer.add_done_callback(lambda done: self._asked.pop(number, None))
+        if self._over:
+            answer.set_exception(DriverSilent("the driver is being started again"))
+        else:
+            self._send(json.dumps({"ask": method, "id": number, "args": args}))
+        return answer
 
     def dead(self) -> str | None:
         """Return how the process has ended, or why it must be ended. Return None if neither is the case."""
@@ -344,21 +364,31 @@ class _Child:
 
     def end(self) -> None:
         """Kill the process. The driver host that it watched continues without it."""
+        self._over = True
         self._process.kill()
-        with self._sending:
-            self._over = True
         self._process.wait()
+        self._lines.put(None)
+        self._writing.join(END_S)
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        if not self._writing.is_alive():  # else it would write to whatever file gets the number of the pipe
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         for answer in list(self._asked.values()):
-            if not answer.done():
+            with contextlib.suppress(InvalidStateError):
                 answer.set_exception(DriverSilent("the driver is being started again"))
 
     def _send(self, line: str) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it is dead, or its pipe is full
-            if not self._over:
-                os.write(self._in, f"{line}\n".encode())
+        self._lines.put(line)
+
+    def _write(self) -> None:
+        """Write all lines, until `end` or until the process is dead."""
+        assert self._process.stdin is not None
+        while (line := self._lines.get()) is not None:
+            try:
+                self._process.stdin.write(f"{line}\n".encode())
+                self._process.stdin.flush()
+            except OSError:
+                return
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -372,11 +402,12 @@ class _Child:
             self._heard_at = time.monotonic()
             if "answer" not in said:
                 self._hear(said)
-            elif (answer := self._asked.get(said["answer"])) is not None and not answer.done():
-                if "error" in said:
-                    answer.set_exception(DriverSilent(said["error"]))
-                else:
-                    answer.set_result(said["found"])
+            elif (answer := self._asked.get(said["answer"])) is not None:
+                with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                    if "error" in said:
+                        answer.set_exception(DriverSilent(said["error"]))
+                    else:
+                        answer.set_result(said["found"])
         self._ran.put(None)
 
 

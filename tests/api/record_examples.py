@@ -9,6 +9,9 @@ import asyncio
 import io
 import json
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from tuner.usercode.archives import pack, sha256
 
 CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.py"})
 EXPERIMENT = "exp_0123456789abcdef0123"
+FOR_AGENTS = "exp_0123456789abcdef0124"
 MOST_ITEMS, MOST_OTHERS = 2, 12
 
 
@@ -42,7 +46,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
     hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
     number = fill(store)
     store.webhooks.collect(T0 + 60)
-    app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster)
+    app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster, agents=agents)
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)
     head = {"Authorization": f"Bearer {secret}", "X-Request-Id": "6910612a1f41bb45"}
@@ -56,6 +60,8 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
             "checkpoint_id": checkpoint["id"],
             "webhook_id": hook,
             "sha256": sha256(CODE),
+            "experiment": FOR_AGENTS,
+            "lease": "0-1-0123456789abcdef",
         }
         bodies = {"/api/v1/experiments/dry-run": app.openapi()["components"]["schemas"]["Spec"]["examples"][0]}
         for path, operations in app.openapi()["paths"].items():
@@ -76,6 +82,10 @@ POSTS: dict[str, Any] = {
     "/api/v1/experiments/{experiment_id}/replay": {"scheduler": "asha"},
     "/api/v1/tokens": {"name": "ci", "role": "editor"},
     "/api/v1/webhooks/{webhook_id}/test": None,
+    "/api/v1/experiments/{experiment}/assignments": None,
+    "/api/v1/experiments/{experiment}/assignments/{lease}/reports": {"iteration": 1, "metrics": {"loss": 0.71}},
+    "/api/v1/experiments/{experiment}/assignments/{lease}/heartbeat": None,
+    "/api/v1/experiments/{experiment}/assignments/{lease}/complete": None,
 }
 
 
@@ -94,6 +104,7 @@ def fill(store: Store) -> int:
     record = store.experiments.create(spec, public_id=EXPERIMENT, now=T0 - 1.0)
     search = Search(store, spec, start=T0, record=record)
     search.advance(45)
+    store.experiments.create(replace(spec, name="far", executor="agents"), public_id=FOR_AGENTS, now=T0 - 2.0)
     number = next(one.number for one in store.trials.page(record.id).items if one.state == "running")
     search.write_logs(number)
     search.write_usage(number)
@@ -139,6 +150,49 @@ def cluster() -> dict[str, Any]:
         "experiments": [
             {"experiment_id": EXPERIMENT, "priority": 0, "weight": 1.0, "share": 0.5, "groups": 1, "waiting": 1}
         ],
+    }
+
+
+def agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    """Return what the driver would say to an agent."""
+    answer: Future[dict[str, Any]] = Future()
+    verdict = {"verdict": "continue", "reason": "", "save_checkpoint": False, "next_milestone": 3, "wanted": "continue"}
+    found: dict[str, Any] = {
+        "ask": {"assignment": assignment()},
+        "report": verdict,
+        "heartbeat": {"wanted": "continue", "lease_s": 60.0},
+        "checkpoint": {"ended": False},
+        "log": {"ended": False},
+    }
+    answer.set_result(found.get(question, {"ended": True}))
+    return answer
+
+
+def assignment() -> dict[str, Any]:
+    """Return a trial that the driver would lend."""
+    return {
+        "lease": "0-1-0123456789abcdef",
+        "lease_s": 60.0,
+        "experiment_id": FOR_AGENTS,
+        "trial_id": trial_id(FOR_AGENTS, 0),
+        "segment_id": segment_id(FOR_AGENTS, 0, 1),
+        "trial": 0,
+        "segment": 1,
+        "config": {"lr": 0.0123},
+        "params": {"lr": 0.0123},
+        "iteration": 0,
+        "checkpoint": None,
+        "next_milestone": 1,
+        "seed": 0,
+        "metric": "loss",
+        "entrypoint": None,
+        "storage": f"s3://bucket/{FOR_AGENTS}",
+        "space": {"lr": {"type": "loguniform", "lower": 0.0001, "upper": 0.1}},
+        "stop_grace_s": 10.0,
+        "hang_timeout_s": 1800.0,
+        "checkpoint_every": None,
+        "checkpoint_at_milestones": False,
+        "checkpoint_at_end": True,
     }
 
 

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.api.record_examples import CODE, EXPERIMENT, cluster, fill, look
+from tests.api.record_examples import CODE, EXPERIMENT, FOR_AGENTS, agents, cluster, fill, look
 from tuner.domain.keys import trial_id
 from tuner.store import Store
 from tuner.store.access import Role
@@ -37,7 +37,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PARTS = ("experiments", "trials", "checkpoints", "bundles", "cluster", "access", "webhooks", "health")
+PARTS = ("agents", "experiments", "trials", "checkpoints", "bundles", "cluster", "access", "webhooks", "health")
 EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "12"))
 
 
@@ -67,7 +67,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite_store: Store, part: str) -> None:
-    app.state.context.look, app.state.context.cluster = look, cluster
+    app.state.context.look, app.state.context.cluster, app.state.context.agents = look, cluster, agents
     number = fill(sqlite_store)
     [saved, *_] = sqlite_store.trials.checkpoint_page(sqlite_store.experiments.get(EXPERIMENT).id, page_size=1).items
     app.state.context.bundles.put(sha256(CODE), io.BytesIO(CODE))
@@ -78,6 +78,8 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
         "checkpoint_id": saved.public_id,
         "token_id": token.id,
         "sha256": sha256(CODE),
+        "experiment": FOR_AGENTS,
+        "lease": "0-1-0123456789abcdef",
         "webhook_id": sqlite_store.webhooks.create("https://hooks.invalid/", ["trial.failed"]).public_id,
     }
     tried = [operation for operation in operations(app) if tag(operation) == part]

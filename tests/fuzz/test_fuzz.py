@@ -41,6 +41,7 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "pinned=False",
         "GpuHoursSpent(",
         "RoomWanted(",
+        "SlotsChanged(",
     ):
         assert trouble in trace, trouble
     for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete("):

@@ -555,7 +555,9 @@ class World:
 
     def meddle(self, rng: random.Random) -> None:
         """Let a user change limits, ask for trials, pin a checkpoint, kill a trial or all; or let the GPU hours be used up."""
-        match rng.choices(("amend", "enqueue", "fork", "retry", "pin", "kill", "gpu"), (8, 5, 5, 9, 8, 1, 1))[0]:
+        match rng.choices(
+            ("amend", "enqueue", "fork", "retry", "pin", "kill", "gpu", "slots"), (8, 5, 5, 9, 8, 1, 1, 3)
+        )[0]:
             case "amend":
                 self.feed(e.Amended(time=self.tick(), changes=self.amendment(rng)))
             case "enqueue":
@@ -578,6 +580,8 @@ class World:
                 self.feed(e.Commanded(time=self.tick(), command="kill"))
             case "gpu":
                 self.feed(e.GpuHoursSpent(time=self.tick(), gpu_hours=1.0))
+            case "slots":
+                self.feed(e.SlotsChanged(time=self.tick(), slots=rng.randint(1, 5)))
 
     def amendment(self, rng: random.Random) -> dict[str, Any]:
         changes: dict[str, Any] = {}

@@ -309,6 +309,10 @@ def test_mutations_come_back_from_json() -> None:
     ("options", "says"),
     [
         (
+            {"hyperparam_mutations": ["lr"]},
+            "hyperparam_mutations: expected an object",
+        ),
+        (
             {"hyperparam_mutations": {"lrr": [1]}},
             r"hyperparam_mutations.lrr: not in the search space; did you mean lr\?",
         ),

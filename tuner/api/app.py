@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from tuner.api.routes import (
     verbs,
     webhooks,
 )
+from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
@@ -55,6 +57,7 @@ def create_app(
     cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
+    agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
@@ -70,11 +73,18 @@ def create_app(
             raises DriverSilent if no driver answers.
         cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
         figures: returns what the driver host measures of itself, or None if there is none.
+        agents: passes a question of an agent on to `Host.agent`. It raises DriverSilent if there is no driver.
         web: the folder of the built page. By default the one in the package.
     """
     settings = secured(settings)
     context = Context(
-        settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
+        settings,
+        store,
+        poke or (lambda: None),
+        problem or (lambda: None),
+        look or _nobody,
+        cluster or _no_cluster,
+        agents or _no_agents,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -99,7 +109,8 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks):
+    parts = (experiments, trials, checkpoints, verbs, agent_routes, bundles, cluster_routes, access, webhooks)
+    for part in parts:
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -113,10 +124,7 @@ def create_app(
         for prefix, part in (
             ("", health),
             ("", monitoring),
-            *(
-                ("/api/v1", part)
-                for part in (experiments, trials, checkpoints, verbs, bundles, cluster_routes, access, webhooks)
-            ),
+            *(("/api/v1", part) for part in parts),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)
@@ -149,6 +157,10 @@ def _sign_in(settings: Settings) -> APIRouter:
 
 def _no_cluster() -> Mapping[str, Any]:
     raise DriverSilent("no driver runs beside this page; only `tuner serve` knows its cluster")
+
+
+def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    raise DriverSilent("no driver runs beside this page; agents need `tuner serve`")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

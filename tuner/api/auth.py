@@ -2,9 +2,10 @@
 
 A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
 the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
-use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: a viewer may read, an editor may
-change experiments, an admin may manage tokens and read the audit trail. If the service asks for no token (`TUNER_AUTH=auto` on
-a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an admin named "local".
+use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: an agent may run trials and do nothing
+else, a viewer may read, an editor may change experiments, an admin may manage tokens and read the audit trail. If the service
+asks for no token (`TUNER_AUTH=auto` on a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
+admin named "local".
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import functools
 import hashlib
 import ipaddress
 import logging
+import re
 import socket
 import time
 from collections import OrderedDict, deque
@@ -44,6 +46,8 @@ API = "/api/"
 METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
+FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
+"""Routes for programs that run trials. They are all that a token of the role agent may call."""
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
 """Routes that viewers may not read, because the URL of a Slack webhook is a secret."""
 
@@ -257,7 +261,9 @@ class Authenticate:
             await self._app(scope, receive, noting)
         finally:
             # Attempts without a valid token are not written down: anybody could fill the disk with them.
-            if method not in SAFE and identity is not None:
+            # Nor is what agents say: the experiment's log has it, with the name of each agent.
+            quiet = status < 400 and FOR_AGENTS.fullmatch(path)
+            if method not in SAFE and identity is not None and not quiet:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
@@ -290,6 +296,8 @@ class Authenticate:
         needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
             needed = Role.ADMIN
+        if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):
+            return identity, None
         if identity.role < needed:
             detail = (
                 f"{identity.name!r} is a token of the role {identity.role}; {method} {path} needs the role {needed}"

@@ -8,7 +8,7 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -40,6 +40,7 @@ class Context:
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     cluster: Callable[[], Mapping[str, Any]]
+    agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only one that the caller may see; None: all

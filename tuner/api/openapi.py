@@ -20,7 +20,19 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
+from tuner.api.schemas import (
+    AgentFailure,
+    AgentLog,
+    AgentReport,
+    AssignmentRequest,
+    Completion,
+    Continuation,
+    Enqueue,
+    ExperimentFork,
+    Fork,
+    LateCheckpoint,
+    ReplayRequest,
+)
 from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
@@ -54,6 +66,12 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/trials/{trial_id}/fork"): (Fork, False),
     ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
     ("post", "/experiments/{experiment_id}/fork"): (ExperimentFork, False),
+    ("post", "/experiments/{experiment}/assignments"): (AssignmentRequest, False),
+    ("post", "/experiments/{experiment}/assignments/{lease}/reports"): (AgentReport, True),
+    ("post", "/experiments/{experiment}/assignments/{lease}/checkpoints"): (LateCheckpoint, True),
+    ("post", "/experiments/{experiment}/assignments/{lease}/log"): (AgentLog, True),
+    ("post", "/experiments/{experiment}/assignments/{lease}/complete"): (Completion, False),
+    ("post", "/experiments/{experiment}/assignments/{lease}/fail"): (AgentFailure, True),
 }
 """The bodies of requests that the routes check themselves, and whether a request needs one."""
 
@@ -77,6 +95,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "threshold": 0.95,
     },
     "WebhookPatch": {"events": ["experiment.failed"]},
+    "AssignmentRequest": {"agent": "gpu-7", "request": "gpu-7-0001", "wait_s": 20.0},
+    "AgentReport": {"iteration": 1, "metrics": {"loss": 0.71}, "checkpoint": "s3://bucket/trial-0/epoch-1.pt"},
+    "LateCheckpoint": {"iteration": 1, "uri": "s3://bucket/trial-0/epoch-1.pt"},
+    "AgentLog": {"text": "epoch 1 loss 0.71\n", "start": 0},
+    "Completion": {"metrics": {"loss": 0.12}},
+    "AgentFailure": {"message": "CUDA out of memory", "kind": "system", "cause": "oom"},
 }
 """An example of each body of `BODIES`."""
 

@@ -19,6 +19,7 @@ from tuner.errors import (
     CheckerBusy,
     Conflict,
     DriverSilent,
+    Gone,
     NotFound,
     Retryable,
     SpecError,
@@ -62,6 +63,8 @@ def _ours(_: Request, error: Exception) -> Response:
             return problem_response(422, str(error), errors)
         case NotFound():
             return problem_response(404, str(error))
+        case Gone():
+            return problem_response(410, str(error))
         case Stale():
             return problem_response(412, str(error))
         case Conflict():

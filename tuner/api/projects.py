@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from tuner.api.answers import plain_text
 from tuner.api.context import Here
+from tuner.experiment.usecases import id_of
 from tuner.store import Store
 
 FILTERED = frozenset(
@@ -32,6 +33,8 @@ FILTERED = frozenset(
 """The paths of routes that use only what the store shows. `tests/api/test_projects.py` tries each of them."""
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
+    "experiment": lambda store, found: id_of(store, found),
+    "lease": lambda store, found: None,  # the driver finds it only under its experiment
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),

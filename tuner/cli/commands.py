@@ -155,6 +155,54 @@ def serve(
         service.serve(settings, early, adopt)
 
 
+@app.command(cls=OnNeither)
+def agent(
+    address: Annotated[str, typer.Argument(metavar="URL", help="of the service, such as http://host:8000")],
+    target: Annotated[
+        str | None, typer.Argument(help="module:function or FILE.py:FUNCTION; by default the experiment's entrypoint")
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="exp_..., or its name")] = "",
+    command: Annotated[
+        str | None, typer.Option(help="instead of a function: a program and its arguments, as 'train.py --lr {lr}'")
+    ] = None,
+    metric_pattern: Annotated[
+        str | None, typer.Option(help="a regular expression that reads metrics from what the program prints")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="trials at the same time")] = 1,
+    name: Annotated[str | None, typer.Option(help="name of this agent; by default host:pid")] = None,
+    lease_s: Annotated[
+        float, typer.Option(min=1.0, help="seconds without a word from this agent until its trial is started again")
+    ] = 60.0,
+) -> None:
+    """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
+
+    The machine needs neither Ray nor a database. Ctrl-C and SIGTERM give the trials back. TUNER_TOKEN has the token.
+    """
+    from tuner.cli.agent import work
+
+    if not experiment:
+        raise SpecError("is required: the id or the name of an experiment", "/experiment")
+    settings = _settings(address=address)
+    count = work(
+        settings.address or address,
+        settings.token,
+        experiment,
+        target=target,
+        command=command,
+        metric_pattern=metric_pattern,
+        name=name,
+        storage=storage,
+        parallel=parallel,
+        lease_s=lease_s,
+        settings=settings,
+        say=lambda line: print(printable(line), flush=True),
+    )
+    print(f"{count} trials or parts of trials were run here")
+
+
 @app.command(cls=OnService)
 def resume(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
@@ -518,7 +566,7 @@ app.add_typer(tokens, name="token")
 @tokens.command(name="create", cls=OnService)
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
-    role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
+    role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
     project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:

@@ -32,4 +32,4 @@ class OnThisMachine(TyperCommand):
 
 
 class OnNeither(TyperCommand):
-    """A command that uses neither a service nor this home. An address makes no difference to it."""
+    """A command that uses neither this home nor the service of the option. An address makes no difference to it."""

@@ -250,6 +250,14 @@ class GpuHoursSpent(_Event):
     gpu_hours: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsChanged(_Event):
+    """There is room for another number of trials at once. It counts as `DriverStarted.slots` does."""
+
+    KIND = "slots_changed"
+    slots: int
+
+
 Event = (
     DriverStarted
     | Waiting
@@ -270,6 +278,7 @@ Event = (
     | RoomWanted
     | BudgetSpent
     | GpuHoursSpent
+    | SlotsChanged
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
 

@@ -160,10 +160,11 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    executor: Literal["auto", "ray", "local"] = option(
+    executor: Literal["auto", "ray", "local", "agents"] = option(
         "auto",
-        "where trials run: on Ray, or in processes of this machine without Ray, one for each trial; auto: a service uses Ray, "
-        "and a script processes of its machine if they can do what it asks for",
+        "where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a "
+        "service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it "
+        "asks for",
     )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,

@@ -48,6 +48,7 @@ CAUSES = frozenset(
         "driver_lost",
         "actor_unavailable",
         "killed",
+        "agent_lost",
     ]
 )
 """Causes of failures that the troubleshooting page has a section about."""

@@ -269,6 +269,7 @@ class ExperimentLoop:
                     | e.RoomWanted()
                     | e.BudgetSpent()
                     | e.GpuHoursSpent()
+                    | e.SlotsChanged()
                 ):
                     pass
                 case _:
@@ -408,8 +409,9 @@ class ExperimentLoop:
                 self.put(e.BudgetSpent(time=time.time(), seconds=budget))
             self._amended.clear()
             left = budget - spent if budget is not None and spent < budget else None
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._amended.wait(), None if left is None else min(left, BUDGET_S))
+            with contextlib.suppress(TimeoutError):  # not `wait_for`, which may ignore a cancellation in Python 3.11
+                async with asyncio.timeout(None if left is None else min(left, BUDGET_S)):
+                    await self._amended.wait()
             now = time.monotonic()
             if left is None:
                 spent = self.core.experiment.running_s

@@ -483,13 +483,25 @@ def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None
         errors.append(("/metric_pattern", "is for a command"))
     if model.bundle is not None:
         errors.append(("/bundle", "only a service takes bundles; here, name folders in runtime_env.py_modules"))
-    if model.function is not None and model.entrypoint is not None:
+    if vars(model)["executor"] == "agents":
+        _check_for_agents(model, code, errors)
+    elif model.function is not None and model.entrypoint is not None:
         errors.append(("/function", "expected an entrypoint or a function, got both"))
     elif model.entrypoint is None:
         if code is None:
             errors.append(("/entrypoint", 'is required; expected "module:function"'))
     elif not ENTRYPOINT.fullmatch(model.entrypoint):
         errors.append(("/entrypoint", f'expected "module:function", got {_shown(model.entrypoint)}'))
+
+
+def _check_for_agents(model: _Written, code: str | None, errors: Errors) -> None:
+    """Check what an experiment asks of agents, which bring their own code. Its entrypoint is a name that they understand."""
+    given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
+    if given or code:
+        what = given[0] if given else "command"
+        errors.append(("/executor", f"agents bring their own code: leave {what} out, or use another executor"))
+    if model.entrypoint is not None and not re.match(PRINTABLE, model.entrypoint):
+        errors.append(("/entrypoint", "must not have control characters"))
 
 
 def _check_resources(scaling: Scaling, errors: Errors) -> None:

@@ -106,22 +106,33 @@ def parsed(
 def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
     """Check the entrypoint of a spec that has other mistakes. Raise EntrypointError if it cannot be imported."""
     known = {pointer.split("/")[1] for pointer, _ in found if pointer}
-    if not isinstance(data, Mapping) or known & {"entrypoint", "runtime_env", "function"}:
+    if (
+        not isinstance(data, Mapping)
+        or known & {"entrypoint", "runtime_env", "function"}
+        or data.get("executor") == "agents"
+    ):
         return
     entrypoint, environment = data.get("entrypoint"), data.get("runtime_env") or {}
     if isinstance(entrypoint, str) and isinstance(environment, Mapping) and not differs(environment):
         checker.check(entrypoint, search_path(environment), environment.get("env_vars"))
 
 
-def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
-    """Check what the spec names by importing it in a helper process. No user code runs in this one."""
-    code = sent or entrypoint_code(spec, checker)
+def checked_code(
+    spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker
+) -> CodeRecord | None:
+    """Check what the spec names by importing it in a helper process. No user code runs in this one.
+
+    Return the code that is stored with the experiment: None if agents bring it.
+    """
+    code = None if spec.executor == "agents" else sent or entrypoint_code(spec, checker)
     mistakes = ErrorCollector()
     for section in ("scheduler", "search", "stop"):
         for pointer, text in _strings(getattr(spec, section), f"/{section}"):
             if text in names:
                 with mistakes:
-                    checker.check_function(text, code.sys_path, spec.runtime_env.get("env_vars"), pointer)
+                    checker.check_function(
+                        text, code.sys_path if code else [], spec.runtime_env.get("env_vars"), pointer
+                    )
     mistakes.check()
     return code
 

@@ -33,6 +33,10 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     Raises:
         SpecError: the local executor was asked for and cannot run them.
     """
+    if spec.executor == "agents":
+        raise SpecError(
+            "agents ask a service for trials: create the experiment there (`tuner docs agents`)", "/executor"
+        )
     if spec.executor == "ray":
         return Choice(False, "trials run on Ray: executor is 'ray'")
     reason = unfit(spec)

@@ -77,7 +77,7 @@ def run(
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
-    executor: Literal["auto", "ray", "local"] = "auto",
+    executor: Literal["auto", "ray", "local", "agents"] = "auto",
     ray_address: str | None = None,
     address: Any = None,
     scaling_config: Any = None,
@@ -149,6 +149,7 @@ def run(
         runtime_env: Ray's runtime environment of the ranks.
         executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
             "local" for trials of one worker that ask for CPUs only, as long as the script does not use Ray otherwise.
+            "agents" is for experiments that are created at a service.
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
             calls `tuner.shutdown()`.

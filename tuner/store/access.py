@@ -40,8 +40,9 @@ USED_EVERY_S = 60.0
 
 
 class Role(IntEnum):
-    """The role of a token. Each role may do what those below it may."""
+    """The role of a token. Each role may do what those below it may, and an editor may do what an agent may."""
 
+    AGENT = 0  # ask for the trials of experiments with the executor "agents", and report what they reach
     VIEWER = 1  # read everything
     EDITOR = 2  # create and change experiments
     ADMIN = 3  # create and revoke tokens, read the audit trail

@@ -21,7 +21,7 @@ from tuner.store.access import AuditRecord, Role, TokenRecord
 router = APIRouter(tags=["access"])
 
 M = TypeVar("M", bound=Model)
-RoleName = Literal["viewer", "editor", "admin"]
+RoleName = Literal["agent", "viewer", "editor", "admin"]
 REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "the token is wrong, expired or revoked"}
 }

@@ -5,6 +5,18 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 
 from __future__ import annotations
 
+from tuner.api.schemas.agents import (
+    AgentFailure,
+    AgentLog,
+    AgentReport,
+    AgentVerdict,
+    Assignment,
+    AssignmentRequest,
+    Completion,
+    Heartbeat,
+    LateCheckpoint,
+    LeaseState,
+)
 from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
@@ -75,6 +87,12 @@ from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
     "WORDS",
+    "AgentFailure",
+    "AgentLog",
+    "AgentReport",
+    "AgentVerdict",
+    "Assignment",
+    "AssignmentRequest",
     "Best",
     "BestSoFar",
     "BestSoFarOf",
@@ -90,6 +108,7 @@ __all__ = [
     "ClusterRank",
     "ClusterShare",
     "ClusterWait",
+    "Completion",
     "Configuration",
     "Continuation",
     "Counts",
@@ -113,9 +132,12 @@ __all__ = [
     "ForecastRange",
     "Fork",
     "Health",
+    "Heartbeat",
     "Importances",
     "Improvement",
     "Json",
+    "LateCheckpoint",
+    "LeaseState",
     "Lineage",
     "LineageSegment",
     "Live",

@@ -125,6 +125,7 @@ class Decider:
                 | e.Drawn()
                 | e.Noted()
                 | e.RoomWanted()
+                | e.SlotsChanged()
             ):
                 return ()
             case _:

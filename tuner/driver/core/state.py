@@ -108,7 +108,7 @@ class State:
         )  # metrics that `stop` uses and that were never reported
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
-        self._slots: int | None = None
+        self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         self._effects = Effects()
 
     # -- what can be read ------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class State:
     @property
     def slots(self) -> int:
         """Return how many segments may be open at once."""
-        return self.spec.limits.max_concurrent_trials or self._slots or 1
+        return self.spec.limits.max_concurrent_trials or self.room or 1
 
     @property
     def counts_time(self) -> bool:
@@ -242,6 +242,8 @@ class State:
                 self.capped = True
             case e.RoomWanted():
                 self._want_room(event)
+            case e.SlotsChanged():
+                self.room = event.slots
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -315,7 +317,7 @@ class State:
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
         """Note that a new driver has the experiment: what ran under the one before is lost."""
-        self.epoch, self._slots = event.epoch, event.slots
+        self.epoch, self.room = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
         for trial in self.trials:

@@ -15,6 +15,8 @@ from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Report,
 from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.core.rules.reports import unusable
+from tuner.driver.hosts.agents import is_within
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.logs import Owner
 from tuner.driver.loop import ExperimentLoop, is_ours
@@ -31,6 +33,9 @@ from tuner.trials.messages.launch import CodeRef, Launch, Resend
 if TYPE_CHECKING:
     from tuner.driver.hosts.host import Host
 
+
+SETTLE_S = 0.002
+"""Seconds between two looks whether a segment has ended."""
 
 Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
 """The type of `HostGroups.draw`."""
@@ -159,6 +164,17 @@ class RankInbound:
             self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]
 
+    def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Say why a report of these metrics would fail the trial, or return None. last: the trial ends with it."""
+        return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last)
+
+    async def settled(self, segment: SegmentRef) -> None:
+        """Wait until the end of a segment is committed."""
+        while self.core.experiment.segment(segment) is not None:
+            await asyncio.sleep(SETTLE_S)
+        late = Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason="it has ended")
+        await self.loop.put(late)  # it changes nothing, and is handled after the commit
+
     def ended(self, segment: SegmentRef) -> None:
         """Forget a segment that has ended."""
         self._heard.pop(segment, None)
@@ -209,6 +225,8 @@ class HostGroups:
         await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        if self.record.spec.executor == "agents" and not is_within(self.storage, info.uri):
+            return  # an agent has put it there, and says itself what may be deleted
         await self._host.executor_of(self.record.spec).delete_checkpoint(info)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -326,6 +344,8 @@ def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion 
 
 def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
     spec = record.spec
+    if spec.executor == "agents":
+        return CodeRef(hash="agents", entrypoint=spec.entrypoint)
     if code is None:
         assert spec.entrypoint is not None
         return CodeRef(hash=f"entrypoint:{spec.entrypoint}", entrypoint=spec.entrypoint)

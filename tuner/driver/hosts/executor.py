@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
-from tuner.domain.segments import CheckpointInfo
+from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
 from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Standing, ordinary
-from tuner.trials.groups.manager import GroupManager, Logs
+from tuner.trials.groups.manager import Logs
+from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.report_socket import Address
 
 
@@ -40,10 +41,68 @@ class GroupOptions:
     preempt_after_s: float = PREEMPT_AFTER_S
 
 
+class SegmentInbox(Inbox, Protocol):
+    """Receives a segment's messages. `tuner.driver.hosts.driven.RankInbound` is one."""
+
+    async def report(
+        self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
+    ) -> Verdict | Resend | None:
+        """Commit reports, and return the verdict."""
+
+    async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
+        """Commit that a checkpoint was written."""
+
+    def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Say why a report of these metrics would fail the trial, or return None. last: the trial ends with it."""
+
+    async def settled(self, segment: SegmentRef) -> None:
+        """Wait until the end of a segment is committed."""
+
+
+class SegmentGroups(Protocol):
+    """Runs segments: `GroupManager` on worker groups of ours, `AgentGroups` on programs elsewhere.
+
+    All methods belong to the host's event loop.
+    """
+
+    async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
+        """Run one segment to its end."""
+
+    async def interrupt(self, segment_id: str, action: str) -> None:
+        """Make a segment wait for a verdict soon. "kill" ends it at once."""
+
+    async def kill(self, segment_id: str, reason: str) -> None:
+        """End a segment now, as failed."""
+
+    async def rest(self, keep: bool) -> None:
+        """End what is idle. With `keep`, end only what holds GPUs."""
+
+    async def close(self) -> None:
+        """End everything."""
+
+    def forget(self, experiment: str) -> None:
+        """Forget an experiment that has ended."""
+
+    def stats(self) -> dict[str, int]:
+        """Return how many segments run and wait, and how many idle groups are kept."""
+
+    def training(self) -> list[str]:
+        """Return the ids of the segments that train now."""
+
+    async def stacks(self, segment_id: str) -> dict[str, str]:
+        """Return rank -> its Python stacks now, or why there are none."""
+
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """Return rank -> what it uses now, for the ranks that answer."""
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """Return segment -> rank -> what it uses now, for the segments that run here."""
+
+
 class Executor(Protocol):
     """Runs trials for a driver host. All methods belong to the host's event loop, unless they say otherwise."""
 
-    name: Literal["ray", "local"]
+    name: Literal["ray", "local", "agents"]
     own_process: bool
     """True if the host has a process to itself."""
 
@@ -54,7 +113,7 @@ class Executor(Protocol):
     def listen_at(self) -> str:
         """Return the address of this machine at which ranks reach the host."""
 
-    def groups(self, options: GroupOptions) -> GroupManager:
+    def groups(self, options: GroupOptions) -> SegmentGroups:
         """Return the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:

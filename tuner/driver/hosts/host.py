@@ -13,21 +13,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
-from tuner.domain.events import RoomWanted
+from tuner.domain.events import RoomWanted, SlotsChanged
 from tuner.domain.experiment import Spec
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
+from tuner.driver.hosts.agents import AgentExecutor, AgentGroups
 from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
-from tuner.driver.hosts.executor import Executor, GroupOptions
+from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
@@ -65,6 +66,9 @@ _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
+
+REACHED_S = 3.0
+"""Agents cannot reach a host whose service has said nothing for this long, so no lease ends. It says something every second."""
 
 CommandKey = tuple[int, int, float]
 """The id, the experiment and the time of a command. A restored backup may give its id to another one."""
@@ -106,8 +110,9 @@ class Host:
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
         self._local: Executor | None = None  # for experiments that ask for it, beside `executor`
-        self._local_groups: GroupManager | None = None
+        self._local_groups: SegmentGroups | None = None
         self._choosing = threading.Lock()
+        self._agents: AgentGroups | None = None  # for experiments whose trials agents run
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
@@ -152,7 +157,9 @@ class Host:
     def groups(self) -> GroupManager:
         """Return the worker groups of the host's own executor."""
         if self._groups is None:
-            self._groups = self.executor.groups(self._group_options())
+            groups = self.executor.groups(self._group_options())
+            assert isinstance(groups, GroupManager)
+            self._groups = groups
         return self._groups
 
     def _group_options(self) -> GroupOptions:
@@ -167,7 +174,9 @@ class Host:
         )
 
     def executor_of(self, spec: Spec) -> Executor:
-        """Return where the trials of an experiment run: by the host's own executor, or here if the spec asks for that."""
+        """Return where the trials of an experiment run: by the host's own executor, or where the spec asks for it."""
+        if spec.executor == "agents":
+            return AgentExecutor(self.executor, self.agents)
         if spec.executor != "local" or self.executor.name == "local":
             return self.executor
         with self._choosing:  # experiments are read in threads
@@ -177,8 +186,27 @@ class Host:
                 self._local = beside()
             return self._local
 
-    def groups_of(self, spec: Spec) -> GroupManager:
+    @property
+    def agents(self) -> AgentGroups:
+        """Return what lends trials to agents."""
+        if self._agents is None:
+            self._agents = AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs)
+        return self._agents
+
+    def _make_slots(self, experiment: str, slots: int) -> None:
+        """Let so many trials of an experiment run at once, if its spec does not say how many."""
+        driven = self._named.get(experiment)
+        if driven is not None and driven.core.experiment.room != slots:
+            driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
+
+    def _is_reachable(self) -> bool:
+        """Return whether the service passes on what agents say. A host that no service attends to has other callers."""
+        return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
+
+    def groups_of(self, spec: Spec) -> SegmentGroups:
         """Return the worker groups of the executor of an experiment."""
+        if spec.executor == "agents":
+            return self.agents
         executor = self.executor_of(spec)
         if executor is self.executor:
             return self.groups
@@ -186,9 +214,9 @@ class Host:
             self._local_groups = executor.groups(self._group_options())
         return self._local_groups
 
-    def _all_groups(self) -> list[GroupManager]:
+    def _all_groups(self) -> list[SegmentGroups]:
         """Return the worker groups of all executors that have been used."""
-        return [groups for groups in (self._groups, self._local_groups) if groups is not None]
+        return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
 
     def _stats(self) -> dict[str, int]:
         """Return the sums of what `GroupManager.stats` returns."""
@@ -346,6 +374,15 @@ class Host:
             raise Conflict(f"{segment_id} is over")
         return found
 
+    async def agent(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer an agent, see `AgentGroups.answer`."""
+        begun = time.perf_counter()
+        with tracing.span("agent", question=question, experiment=experiment):
+            answer = await self.agents.answer(question, experiment, arguments)
+        if question == "report":
+            self._figures.reports.add(time.perf_counter() - begun)
+        return answer
+
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
         found: dict[str, dict[str, Any]] = {}
@@ -452,6 +489,8 @@ class Host:
         store = self.store
         if record.spec.executor == "local" and self.executor.name != "local":
             executor = "trials run in processes of the driver's machine: executor is 'local'"
+        if record.spec.executor == "agents":
+            executor = "trials run on agents, which ask for them over HTTP: executor is 'agents'"
         if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
@@ -465,7 +504,8 @@ class Host:
             except Exception as error:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # an earlier driver and its ranks may have been killed
-                await asyncio.to_thread(self._sweep_checkpoints, driven)
+                if record.spec.executor != "agents":  # an agent may be writing one now
+                    await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
             slots = self.executor_of(record.spec).capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
@@ -575,8 +615,10 @@ class Host:
     async def _watch(self) -> None:
         assert self._poked is not None
         while True:
+            # Not `wait_for`: in Python 3.11 it ignores a cancellation that comes together with a poke.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._poked.wait()
             self._poked.clear()
             try:
                 await self._take_commands()

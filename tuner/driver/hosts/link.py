@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from tuner import __version__
@@ -123,6 +124,8 @@ class Link:
             question = json.loads(line)
             if question["ask"] == "poke":
                 self._poke()
+            elif question["ask"] == "agent":
+                self._pass_on(question["id"], question["args"])
             else:
                 asked = (question["id"], question["ask"], question["args"])
                 threading.Thread(target=self._ask, args=asked, daemon=True).start()
@@ -132,6 +135,23 @@ class Link:
         if (host := self._host) is not None:
             with contextlib.suppress(Exception):
                 host.poke.remote()
+
+    def _pass_on(self, number: int, args: Sequence[Any]) -> None:
+        """Pass a question of an agent on to the host. It may wait there for long, so no thread waits with it."""
+        if (host := self._host) is None:
+            self._tell(answer=number, error="the driver is starting")
+            return
+
+        def answered(done: Future[Any]) -> None:
+            try:
+                self._tell(answer=number, found=done.result())
+            except Exception as error:
+                self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
+
+        try:
+            host.agent.remote(*args).future().add_done_callback(answered)
+        except Exception as error:
+            self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
     def _ask(self, number: int, method: str, args: Sequence[str]) -> None:
         import ray

@@ -26,7 +26,7 @@ class LocalExecutor:
         cpus: how many CPUs all trials together may hold.
     """
 
-    name: Literal["ray", "local"] = "local"
+    name: Literal["ray", "local", "agents"] = "local"
     own_process = False
     node: str | None = None
 

@@ -21,7 +21,7 @@ from tuner.trials.messages.tasks import on_node
 class RayExecutor:
     """The cluster that the process of the host belongs to, see `Executor`."""
 
-    name: Literal["ray", "local"] = "ray"
+    name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
 
     @property

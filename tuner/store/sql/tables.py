@@ -368,7 +368,7 @@ token = Table(
     Column("public_id", String(64), nullable=False, unique=True),
     Column("name", Text, nullable=False),
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the secret, which is kept nowhere
-    Column("role", String(16), nullable=False),  # viewer | editor | admin
+    Column("role", String(16), nullable=False),  # agent | viewer | editor | admin
     Column("created_at", Real, nullable=False),
     Column("expires_at", Real),
     Column("revoked_at", Real),

@@ -211,7 +211,7 @@ class LocalPool:
                 return rank
         if self._server.over:
             self._server.kill()
-            self._server = RankServer()
+            self._server = RankServer(gpus=self._server.gpus)
             self._server.adopt()
         return self._begun(self._server.fork())
 

@@ -130,12 +130,20 @@ class RankServer:
     methods, besides `kill`, belong to one event loop.
     """
 
-    def __init__(self, ahead: int = 0) -> None:
-        """Start the server, and have it fork `ahead` processes as soon as it can."""
+    def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
+        """Start the server, and have it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
+        self.gpus = gpus
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tuner.trials.runtime.local_rank", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "tuner.trials.runtime.local_rank",
+                str(theirs.fileno()),
+                *(["gpus"] if gpus else []),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -160,9 +160,8 @@ def _become_rank(
             os.close(pipe)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        os.environ["CUDA_VISIBLE_DEVICES"] = (
-            ""  # no trial here asks for a GPU, and Ray hides them from such trials, too
-        )
+        if "gpus" not in sys.argv[2:]:  # no trial here asks for a GPU, and Ray hides them from such trials, too
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         serve(Link(connection))
         status = 0
     finally:

@@ -104,7 +104,7 @@ export interface TrialQuery {
 
 export interface NewToken {
   name: string;
-  role: "viewer" | "editor" | "admin";
+  role: "agent" | "viewer" | "editor" | "admin";
   project: string | null;
   expires_days: number | null;
 }

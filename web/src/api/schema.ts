@@ -798,6 +798,148 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment}/assignments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask for a trial.
+         * @description Wait for a trial for up to `wait_s` seconds.
+         */
+        post: operations["agents_ask"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/reports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Report what the trial has reached, and get the verdict.
+         * @description Answer once the report is committed. A report of an iteration that has been stored gets the same answer again.
+         */
+        post: operations["agents_report"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Add a checkpoint to a report that was sent before. */
+        post: operations["agents_checkpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/heartbeat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep a lease, and hear whether the trial should end. */
+        post: operations["agents_heartbeat"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Store what the trial has printed. */
+        post: operations["agents_log"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/complete": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say that the training has come to its end. */
+        post: operations["agents_complete"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/fail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say that the training has failed. */
+        post: operations["agents_fail"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment}/assignments/{lease}/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a trial back. It goes on elsewhere from its newest checkpoint. */
+        post: operations["agents_release"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/bundles/{sha256}": {
         parameters: {
             query?: never;
@@ -982,6 +1124,158 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * AgentVerdict
+         * @description The answer to a report. The report is in the database by then.
+         */
+        AgentVerdict: {
+            /**
+             * Verdict
+             * @description continue: train on; anything else: leave, the lease has ended. After pause the trial goes on later, after exploit with another configuration
+             * @enum {string}
+             */
+            verdict: "continue" | "pause" | "stop" | "exploit";
+            /**
+             * Reason
+             * @description the reason, in words; empty for continue
+             */
+            reason: string;
+            /**
+             * Save Checkpoint
+             * @description whether a checkpoint of this report is wanted
+             */
+            save_checkpoint: boolean;
+            /**
+             * Next Milestone
+             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             */
+            next_milestone: number | null;
+            /**
+             * Wanted
+             * @description what the next verdict will be, as for heartbeats
+             * @enum {string}
+             */
+            wanted: "continue" | "pause" | "stop" | "exploit";
+        };
+        /**
+         * Assignment
+         * @description A trial, or a part of one, that an agent is to train.
+         */
+        Assignment: {
+            /**
+             * Lease
+             * @description names the assignment in the addresses of all further calls
+             */
+            lease: string;
+            /**
+             * Lease S
+             * @description seconds without a word from the agent after which the lease ends
+             */
+            lease_s: number;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Segment Id
+             * @description seg_...
+             */
+            segment_id: string;
+            /**
+             * Trial
+             * @description number of the trial
+             */
+            trial: number;
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
+            segment: number;
+            /**
+             * Config
+             * @description the configuration, nested
+             */
+            config: {
+                [key: string]: unknown;
+            };
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /**
+             * Iteration
+             * @description reports that the trial has behind it at its checkpoint; 0 without one
+             */
+            iteration: number;
+            /** @description what to continue from; null: start from the beginning */
+            checkpoint: components["schemas"]["StartCheckpoint"] | null;
+            /**
+             * Next Milestone
+             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             */
+            next_milestone: number | null;
+            /**
+             * Seed
+             * @description of the experiment
+             */
+            seed: number;
+            /**
+             * Metric
+             * @description the objective, which reports must have
+             */
+            metric: string;
+            /**
+             * Entrypoint
+             * @description what the experiment names for its agents
+             */
+            entrypoint: string | null;
+            /**
+             * Storage
+             * @description where the driver deletes checkpoints that are not needed any more
+             */
+            storage: string;
+            /**
+             * Space
+             * @description the search space
+             */
+            space: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Stop Grace S
+             * @description seconds that an agent has to stop when `wanted` says so
+             */
+            stop_grace_s: number;
+            /**
+             * Hang Timeout S
+             * @description seconds without a report that the user calls a hang
+             */
+            hang_timeout_s: number | null;
+            /**
+             * Checkpoint Every
+             * @description reports between checkpoints that the user asks for
+             */
+            checkpoint_every: number | null;
+            /**
+             * Checkpoint At Milestones
+             * @description whether the scheduler needs one at every milestone
+             */
+            checkpoint_at_milestones: boolean;
+            /**
+             * Checkpoint At End
+             * @description whether the user wants one at the end
+             */
+            checkpoint_at_end: boolean;
+        };
         /**
          * AuditEntry
          * @description A call that changed something, or tried to.
@@ -2373,6 +2667,23 @@ export interface components {
              */
             problems: string[];
         };
+        /**
+         * Heartbeat
+         * @description The answer to a heartbeat.
+         */
+        Heartbeat: {
+            /**
+             * Wanted
+             * @description stop: report or release soon; pause and exploit: the next report will get this verdict
+             * @enum {string}
+             */
+            wanted: "continue" | "pause" | "stop" | "exploit";
+            /**
+             * Lease S
+             * @description seconds until the lease ends, unless the agent calls again
+             */
+            lease_s: number;
+        };
         /** Importances */
         Importances: {
             /**
@@ -2426,6 +2737,17 @@ export interface components {
              * @description the new best value
              */
             value: number;
+        };
+        /**
+         * LeaseState
+         * @description The answer to what needs no other answer.
+         */
+        LeaseState: {
+            /**
+             * Ended
+             * @description whether the lease has ended with this call
+             */
+            ended: boolean;
         };
         /**
          * Limits
@@ -3345,7 +3667,7 @@ export interface components {
              * Role
              * @description what the caller may do; null if not signed in
              */
-            role: ("viewer" | "editor" | "admin") | null;
+            role: ("agent" | "viewer" | "editor" | "admin") | null;
             /**
              * Expires At
              * @description when the token or the session expires; null: never
@@ -3374,6 +3696,27 @@ export interface components {
              * @description from 0 to 1
              */
             share: number;
+        };
+        /**
+         * StartCheckpoint
+         * @description The checkpoint that a trial continues from.
+         */
+        StartCheckpoint: {
+            /**
+             * Id
+             * @description ckp_...
+             */
+            id: string;
+            /**
+             * Uri
+             * @description what its agent has passed as its URI
+             */
+            uri: string;
+            /**
+             * Iteration
+             * @description the report that it belongs to
+             */
+            iteration: number;
         };
         /**
          * Timeline
@@ -3509,7 +3852,7 @@ export interface components {
              * @description what it allows
              * @enum {string}
              */
-            role: "viewer" | "editor" | "admin";
+            role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
              * @description the only project that it sees; null: all
@@ -4380,11 +4723,11 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, or in processes of this machine without Ray, one for each trial; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @description where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
              * @default auto
              * @enum {string}
              */
-            executor: "auto" | "ray" | "local";
+            executor: "auto" | "ray" | "local" | "agents";
             /**
              * Warm Start
              * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
@@ -4786,7 +5129,7 @@ export interface components {
              * @description what it allows
              * @enum {string}
              */
-            role: "viewer" | "editor" | "admin";
+            role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
              * @description the only project that it sees; null: all, or the one of the caller
@@ -5082,6 +5425,293 @@ export interface components {
              * @default false
              */
             learn: boolean;
+        };
+        /**
+         * AssignmentRequest
+         * @description The body with which an agent asks for a trial.
+         */
+        AssignmentRequest: {
+            /**
+             * Agent
+             * @description name of the agent; null: its address
+             * @default null
+             * @example gpu-7
+             */
+            agent: string | null;
+            /**
+             * Request
+             * @description a name for this request: if it is sent again because its answer was lost, it gets the same trial
+             * @default null
+             * @example gpu-7-0001
+             */
+            request: string | null;
+            /**
+             * Wait S
+             * @description seconds to wait for a trial before the answer is 204
+             * @default 20
+             */
+            wait_s: number;
+            /**
+             * Lease S
+             * @description seconds without a word from the agent after which its trial is started again
+             * @default 60
+             */
+            lease_s: number;
+            /**
+             * Late Checkpoints
+             * @description keep the lease after a verdict to leave until the agent releases it, so that a checkpoint can follow
+             * @default false
+             */
+            late_checkpoints: boolean;
+        };
+        /**
+         * AgentCheckpoint
+         * @description A checkpoint that an agent has written.
+         */
+        AgentCheckpoint: {
+            /**
+             * Uri
+             * @description where the agent has put the checkpoint; whoever continues the trial gets it as it is
+             * @example s3://bucket/trial-0/epoch-1.pt
+             */
+            uri: string;
+            /**
+             * Bytes
+             * @description its size, if that is known
+             * @default 0
+             */
+            bytes: number;
+            /**
+             * Ready
+             * @description false while it is being written: send it again with true when it is there
+             * @default true
+             */
+            ready: boolean;
+        };
+        /**
+         * EarlierReport
+         * @description A report that the agent has not waited for.
+         */
+        EarlierReport: {
+            /**
+             * Iteration
+             * @description counts the reports of the trial: one more than the assignment's `iteration` at first, then one more each time; a report that is sent again is stored once
+             * @example 1
+             */
+            iteration: number;
+            /**
+             * Metrics
+             * @description the numbers; null is not a number (NaN)
+             * @example {
+             *       "loss": 0.71
+             *     }
+             */
+            metrics: {
+                [key: string]: number | null;
+            };
+            /**
+             * Step
+             * @description the training code's own count
+             * @default null
+             */
+            step: number | null;
+            /**
+             * Checkpoint
+             * @description the checkpoint that belongs to it
+             * @default null
+             */
+            checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
+            /**
+             * Age S
+             * @description seconds since it was made
+             * @default 0
+             */
+            age_s: number;
+            /**
+             * Offer
+             * @description the iteration at which a checkpoint could be saved next
+             * @default null
+             */
+            offer: number | null;
+        };
+        /**
+         * AgentReport
+         * @description A report of an agent.
+         */
+        AgentReport: {
+            /**
+             * Iteration
+             * @description counts the reports of the trial: one more than the assignment's `iteration` at first, then one more each time; a report that is sent again is stored once
+             * @example 1
+             */
+            iteration: number;
+            /**
+             * Metrics
+             * @description the numbers; null is not a number (NaN)
+             * @example {
+             *       "loss": 0.71
+             *     }
+             */
+            metrics: {
+                [key: string]: number | null;
+            };
+            /**
+             * Step
+             * @description the training code's own count
+             * @default null
+             */
+            step: number | null;
+            /**
+             * Checkpoint
+             * @description the checkpoint that belongs to it
+             * @default null
+             */
+            checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
+            /**
+             * Age S
+             * @description seconds since it was made
+             * @default 0
+             */
+            age_s: number;
+            /**
+             * Offer
+             * @description the iteration at which a checkpoint could be saved next
+             * @default null
+             */
+            offer: number | null;
+            /**
+             * Waits
+             * @description whether the agent waits for the verdict; if not, the answer is always to continue
+             * @default true
+             */
+            waits: boolean;
+            /**
+             * Earlier
+             * @description reports before this one that have not been sent, in their order
+             */
+            earlier?: components["schemas"]["EarlierReport"][];
+        };
+        /**
+         * LateCheckpoint
+         * @description A checkpoint that comes after its report.
+         */
+        LateCheckpoint: {
+            /**
+             * Uri
+             * @description where the agent has put the checkpoint; whoever continues the trial gets it as it is
+             * @example s3://bucket/trial-0/epoch-1.pt
+             */
+            uri: string;
+            /**
+             * Bytes
+             * @description its size, if that is known
+             * @default 0
+             */
+            bytes: number;
+            /**
+             * Ready
+             * @description false while it is being written: send it again with true when it is there
+             * @default true
+             */
+            ready: boolean;
+            /**
+             * Iteration
+             * @description the report that it belongs to
+             */
+            iteration: number;
+        };
+        /**
+         * AgentLog
+         * @description A piece of what a trial has printed.
+         */
+        AgentLog: {
+            /**
+             * Text
+             * @description the text
+             * @default null
+             */
+            text: string | null;
+            /**
+             * Data
+             * @description instead of the text: its bytes in base64
+             * @default null
+             */
+            data: string | null;
+            /**
+             * Start
+             * @description offset of its first byte, so that a piece may be sent again; null: it follows
+             * @default null
+             */
+            start: number | null;
+        };
+        /**
+         * Completion
+         * @description The end of a trial, maybe with a last report.
+         */
+        Completion: {
+            /**
+             * Metrics
+             * @description a last report; null: the reports so far are all
+             * @default null
+             */
+            metrics: {
+                [key: string]: number | null;
+            } | null;
+            /**
+             * Iteration
+             * @description the iteration of that report; null: it follows
+             * @default null
+             */
+            iteration: number | null;
+            /**
+             * Checkpoint
+             * @description the checkpoint that belongs to it
+             * @default null
+             */
+            checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
+            /**
+             * Step
+             * @description the training code's own count
+             * @default null
+             */
+            step: number | null;
+        };
+        /**
+         * AgentFailure
+         * @description The failure of a trial.
+         */
+        AgentFailure: {
+            /**
+             * Message
+             * @description what went wrong, in one line
+             */
+            message: string;
+            /**
+             * Traceback
+             * @description where
+             * @default
+             */
+            traceback: string;
+            /**
+             * Log Tail
+             * @description the last lines of its output
+             * @default
+             */
+            log_tail: string;
+            /**
+             * Kind
+             * @description user: it counts against max_failures; system: it was not the code; spec: no retry would help
+             * @default user
+             * @enum {string}
+             */
+            kind: "user" | "system" | "spec";
+            /**
+             * Cause
+             * @description one of the causes of the troubleshooting page
+             * @default null
+             * @example oom
+             */
+            cause: string | null;
         };
     };
     responses: never;
@@ -8984,6 +9614,955 @@ export interface operations {
             };
             /** @description Validation Error */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_ask: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["AssignmentRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Assignment"];
+                };
+            };
+            /** @description there is nothing to do at the moment: ask again */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentReport"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentVerdict"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_checkpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LateCheckpoint"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_heartbeat: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Heartbeat"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_log: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentLog"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_complete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Completion"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_fail: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentFailure"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    agents_release: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or its name */
+                experiment: string;
+                /** @description `lease` of the assignment */
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is of another media type, or not in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -14,6 +14,7 @@ import classes from "./SettingsPage.module.css";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
+  { value: "agent", label: "agent: runs trials, and sees nothing" },
   { value: "viewer", label: "viewer: sees everything" },
   { value: "editor", label: "editor: also starts, pauses and cancels" },
   { value: "admin", label: "admin: also makes tokens" },

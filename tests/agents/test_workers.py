@@ -1,0 +1,287 @@
+"""Agents as users have them: `tuner agent`, the program of the docs, one written with curl, one in JavaScript."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.conftest import AgentService
+from tuner.domain.events import Reported
+
+ROOT = Path(__file__).parents[2]
+SPACE = {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}}
+ASHA = {"type": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3}
+
+TRAIN = """
+import json, os, time
+import tuner
+
+def train(config):
+    start, loaded = 0, tuner.get_checkpoint()
+    if loaded is not None:
+        with loaded.as_directory() as folder:
+            start = json.load(open(os.path.join(folder, "state.json")))["epoch"]
+    for epoch in range(start + 1, 10):
+        print("epoch", epoch, "of", config["lr"])
+        time.sleep(float(os.environ.get("EPOCH_S", "0")))
+        def save(folder):
+            json.dump({"epoch": epoch}, open(os.path.join(folder, "state.json"), "w"))
+        tuner.report({"loss": config["lr"] + 1 / epoch}, checkpoint=save)
+
+def broken(config):
+    tuner.report({"loss": 1.0})
+    raise ValueError("a bug of the user")
+"""
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def start(started: list[subprocess.Popen[str]], command: list[str], folder: Path, **environment: str) -> Any:
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "TUNER_HOME": str(folder / "agent"), "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    started.append(process)
+    return process
+
+
+def agent(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from tuner.cli import main; main()", "agent", *arguments]
+
+
+def test_tuner_agent_runs_functions(
+    service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, scheduler=ASHA, num_samples=5)
+    process = start(started, agent(service.url, "--experiment", "far", "job.py:train", "--name", "box"), tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    ended = service.get(f"/experiments/{name}")
+    assert (ended["state"], ended["counts"]["failed"]) == ("completed", 0), output
+    stopped = [trial for trial in service.trials(name) if trial["iteration"] < 9]
+    assert stopped, "ASHA stopped none"
+    best = service.get(f"/trials/{ended['best']['trial_id']}")
+    assert best["segments"][-1]["placement"]["ranks"][0]["host"] == "box"
+    assert best["checkpoint"] is not None
+    logs = service.get(f"/trials/{best['id']}/logs")["items"]
+    assert "epoch 9 of" in logs[-1]["text"]
+
+
+def test_tuner_agent_pauses_and_continues_in_a_population(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    pbt = {"type": "pbt", "perturbation_interval": 3, "hyperparam_mutations": SPACE, "quantile_fraction": 0.5}
+    name = service.create(space=SPACE, scheduler=pbt, num_samples=2, max_t=9, entrypoint="job:train")
+    process = start(started, agent(service.url, "--experiment", name, "--parallel", "2"), tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert service.get(f"/experiments/{name}")["state"] == "completed", output
+    causes = [s["cause"] for trial in service.trials(name) for s in service.get(f"/trials/{trial['id']}")["segments"]]
+    assert "exploit" in causes, causes
+    logs = [service.get(f"/trials/{trial['id']}/logs")["items"] for trial in service.trials(name)]
+    assert sum(item["text"].count("epoch 1 of") for items in logs for item in items) == 2, "weights were loaded"
+
+
+def test_an_agent_is_killed_and_another_goes_on(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1, max_t=9, checkpoint={"frequency": 1})
+    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
+    first = start(started, command, tmp_path, EPOCH_S="0.3")
+    service.until("checkpoints", lambda: (t := service.trials(name)) and t[0]["iteration"] >= 3 and t[0]["checkpoint"])
+    first.kill()
+    second = start(started, command, tmp_path)
+    output, _ = second.communicate(timeout=120)
+    assert service.get(f"/experiments/{name}")["state"] == "completed", output
+    [trial] = service.trials(name)
+    assert trial["failures"] == 0
+    segments = service.get(f"/trials/{trial['id']}")["segments"]
+    assert [segment["cause"] for segment in segments] == ["start", "retry"]
+    assert segments[1]["start_iteration"] >= 2
+    assert "from iteration" in output
+
+
+def test_an_agent_that_is_told_to_end_gives_its_trial_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    process = start(started, agent(service.url, "--experiment", name, "job.py:train"), tmp_path, EPOCH_S="0.3")
+    service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    again = service.ask(name)
+    assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_a_user_cancels_a_trial_of_an_agent_between_milestones(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1, checkpoint={"interval_s": None, "keep_best": 0})
+    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
+    process = start(started, command, tmp_path, EPOCH_S="2")
+    service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
+    service.post(f"/experiments/{name}/cancel", status=202)
+    begun = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert service.ended(name)["state"] == "cancelled", output
+    assert time.monotonic() - begun < 15
+
+
+def test_a_bug_of_the_user_is_shown_with_its_traceback(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    process = start(started, agent(service.url, "--experiment", name, "job.py:broken"), tmp_path)
+    output, _ = process.communicate(timeout=60)
+    [trial] = service.trials(name)
+    assert trial["state"] == "failed", output
+    detail = service.get(f"/trials/{trial['id']}")
+    assert "a bug of the user" in detail["error"]["message"]
+    assert "raise ValueError" in detail["error"]["traceback"]
+
+
+def test_tuner_agent_runs_a_program(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "train.sh").write_text("#!/bin/sh\nfor epoch in 1 2 3; do echo loss=$1; done\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    name = service.create(space=SPACE, num_samples=2)
+    command = agent(service.url, "--experiment", name, "--command", "./train.sh {lr}")
+    output, _ = start(started, command, tmp_path).communicate(timeout=60)
+    assert service.get(f"/experiments/{name}")["state"] == "completed", output
+    for trial in service.trials(name):
+        assert trial["iteration"] == 3
+        assert trial["best_value"] == pytest.approx(trial["params"]["lr"])
+
+
+def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> None:
+    text = (ROOT / "docs/agents.md").read_text()
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "urllib" in block]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 24
+    (tmp_path / "plain.py").write_text(code)
+    name = service.create(space=SPACE, scheduler=ASHA, num_samples=6)
+    done = [
+        subprocess.Popen([sys.executable, "-S", str(tmp_path / "plain.py"), service.url, "far"], cwd=tmp_path)
+        for _ in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in done] == [0, 0]
+    ended = service.get(f"/experiments/{name}")
+    assert (ended["state"], ended["counts"]["failed"]) == ("completed", 0)
+    assert any(trial["iteration"] < 9 for trial in service.trials(name))
+
+
+CURL = r"""
+set -eu
+base="$1/api/v1/experiments/$2/assignments"
+send="curl -sS --retry 5 --retry-all-errors -X POST -H Content-Type:application/json"
+post() { $send -w '\n%{http_code}' -d "$2" "$base$1"; }
+field() { sed -E "s/.*\"$1\":\"?([^\",}]*).*/\1/"; }
+while true; do
+  answer=$(post "" "{\"agent\": \"curl\", \"request\": \"$$-$RANDOM\"}")
+  case "${answer##*$'\n'}" in 410) exit 0 ;; 204) continue ;; 201) ;; *) echo "$answer"; exit 1 ;; esac
+  trial="${answer%$'\n'*}"
+  lease=$(echo "$trial" | field lease)
+  iteration=$(echo "$trial" | field iteration)
+  lr=$(echo "$trial" | sed -E 's/.*"config":\{"lr":([^}]*)\}.*/\1/')
+  verdict=continue
+  while [ "$verdict" = continue ]; do
+    iteration=$((iteration + 1))
+    report="{\"iteration\": $iteration, \"metrics\": {\"loss\": $lr}, \"checkpoint\": \"file:///tmp/$iteration\"}"
+    post "/$lease/reports" "$report" > /dev/null   # the answer was lost: the same report again
+    verdict=$(post "/$lease/reports" "$report" | head -1 | field verdict)
+  done
+done
+"""
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_a_worker_written_with_curl(sqlite_service: AgentService, tmp_path: Path) -> None:
+    service = sqlite_service
+    (tmp_path / "worker.sh").write_text(CURL)
+    name = service.create(space=SPACE, num_samples=2, max_t=3)
+    done = subprocess.run(
+        ["bash", "worker.sh", service.url, "far"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert service.get(f"/experiments/{name}")["counts"]["completed"] == 2
+    log = service.store.drivers.load(service.store.experiments.get(name).id)
+    reports = [(entry.trial, entry.iteration) for _, entry in log if isinstance(entry, Reported)]
+    assert sorted(reports) == [(trial, iteration) for trial in (0, 1) for iteration in (1, 2, 3)]
+
+
+JAVASCRIPT = """
+const [address, name] = process.argv.slice(2);
+const base = `${address}/api/v1/experiments/${name}/assignments`;
+const post = (path, body) =>
+  fetch(base + path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+
+for (;;) {
+  const answer = await post("", { agent: "node", request: crypto.randomUUID() });
+  if (answer.status === 410) break;
+  if (answer.status === 204) continue;
+  if (!answer.ok) throw new Error(await answer.text());
+  const trial = await answer.json();
+  const beating = setInterval(() => post(`/${trial.lease}/heartbeat`, {}).catch(() => {}), 200);
+  let verdict = "continue";
+  for (let iteration = trial.iteration + 1; verdict === "continue"; iteration++) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const loss = Math.abs(Math.log10(trial.config.lr) + 2) + 1 / iteration;
+    ({ verdict } = await (await post(`/${trial.lease}/reports`, { iteration, metrics: { loss } })).json());
+  }
+  clearInterval(beating);
+}
+"""
+
+
+def node() -> str | None:
+    beside = Path(sys.executable).with_name("node")
+    return str(beside) if beside.exists() else shutil.which("node")
+
+
+@pytest.mark.skipif(node() is None, reason="node is not installed")
+def test_a_worker_in_javascript(sqlite_service: AgentService, tmp_path: Path) -> None:
+    service = sqlite_service
+    (tmp_path / "worker.mjs").write_text(textwrap.dedent(JAVASCRIPT))
+    name = service.create(space=SPACE, scheduler=ASHA, num_samples=6)
+    done = subprocess.run(
+        [str(node()), "worker.mjs", service.url, "far"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = service.get(f"/experiments/{name}")
+    assert (ended["state"], ended["counts"]["failed"]) == ("completed", 0)
+    assert any(trial["iteration"] < 9 for trial in service.trials(name))

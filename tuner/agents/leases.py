@@ -1,0 +1,162 @@
+"""The calls that an agent makes to a service. Each may be made again, so a lost answer does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from tuner.client import protocol
+from tuner.domain.logs import LogChunk
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verdict
+from tuner.errors import Gone
+
+ASK_S = 20.0
+"""Seconds that the service waits for a trial before it says that there is none."""
+CALL_S = 60.0
+"""Seconds to wait for the answer to a call, before it is made again."""
+PATIENCE_S = 3600.0
+"""Seconds for which a call is made again while the service does not answer. The trial waits meanwhile."""
+_GONE = 410
+
+Assignment = Mapping[str, Any]
+"""What the service has lent: the fields of `tuner.api.schemas.Assignment`."""
+
+
+class Leases:
+    """Asks for trials of one experiment, and speaks to the service about those that it has. Belongs to one event loop.
+
+    Args:
+        address: the URL of the service.
+        token: of the role agent, or of an editor; None if the service needs none, or for TUNER_TOKEN.
+        experiment: its id or name.
+        agent: the name under which the log of the experiment shows this agent.
+        lease_s: how long the service waits for a word from this agent before it starts its trials again elsewhere.
+    """
+
+    def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:
+        self.address = protocol.address_of(address)
+        self._base = f"{self.address}{protocol.API}/experiments/{quote(experiment, safe='')}/assignments"
+        self._agent, self._lease_s = agent, lease_s
+        self._http = httpx.AsyncClient(headers=protocol.headers_of(token), timeout=httpx.Timeout(CALL_S, connect=10.0))
+        self._reached = False
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def ask(self, wait_s: float = ASK_S) -> Assignment | None:
+        """Return a trial to train, or None if there is none at the moment.
+
+        Raises:
+            Gone: the experiment has ended.
+            ServiceError: the service refuses, or does not answer.
+        """
+        body = {
+            "agent": self._agent,
+            "request": uuid.uuid4().hex,
+            "wait_s": wait_s,
+            "lease_s": self._lease_s,
+            "late_checkpoints": True,
+        }
+        found = await self._post("", body)
+        return found or None
+
+    async def report(self, lease: Assignment, reports: Sequence[Report]) -> tuple[Verdict, str]:
+        """Send reports, and return the verdict on the last one, and what the next verdict will be as far as that is known."""
+        *earlier, last = (_written(lease, report) for report in reports)
+        for one in earlier:
+            one.pop("waits")
+        said = await self._post(f"/{lease['lease']}/reports", {**last, "earlier": earlier})
+        start = lease["iteration"]
+        following = said["next_milestone"]
+        verdict = Verdict(
+            action=said["verdict"],
+            next_milestone=None if following is None else following - start,
+            save_checkpoint=said["save_checkpoint"],
+            reason=said["reason"],
+        )
+        return verdict, str(said["wanted"])
+
+    async def checkpoint(self, lease: Assignment, info: CheckpointInfo) -> None:
+        """Say that a checkpoint is there."""
+        await self._post(f"/{lease['lease']}/checkpoints", {"iteration": info.step, **_place(info)})
+
+    async def heartbeat(self, lease: Assignment) -> str:
+        """Keep the lease, and return what is wanted: "continue", or the verdict that the trial will get."""
+        found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
+        return str(found["wanted"])
+
+    async def log(self, lease: Assignment, chunks: Sequence[LogChunk]) -> None:
+        """Send pieces of what the trial has printed."""
+        for chunk in chunks:
+            if chunk.size:
+                data = base64.b64encode(chunk.content()).decode()
+                await self._post(f"/{lease['lease']}/log", {"start": chunk.start, "data": data})
+
+    async def end(self, lease: Assignment, outcome: Outcome) -> None:
+        """Say how the trial, or this part of it, has ended. A lease that has ended already is no error."""
+        failure = outcome.failure
+        try:
+            if outcome.kind == "returned":
+                await self._post(f"/{lease['lease']}/complete", None)
+            elif failure is None:
+                await self._post(f"/{lease['lease']}/release", None)
+            else:
+                await self._post(f"/{lease['lease']}/fail", _failed(failure))
+        except Gone:
+            pass
+
+    async def _post(self, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        attempts = protocol.Attempts(safe=True, patience_s=patience_s, reached=self._reached)
+        while True:
+            answer: httpx.Response | None = None
+            error: httpx.TransportError | None = None
+            try:
+                answer = await self._http.post(f"{self._base}{path}", json=body)
+                self._reached = True
+            except httpx.TransportError as raised:
+                error = raised
+            wait = attempts.wait_s(answer, error)
+            if wait is None:
+                break
+            await asyncio.sleep(wait)
+        if answer is None:
+            assert error is not None
+            raise protocol.unreachable(self.address, error)
+        if answer.status_code == _GONE:
+            raise Gone(str(answer.json().get("detail", "it has ended")))
+        protocol.check(answer)
+        return dict(answer.json()) if answer.content else {}
+
+
+def _written(lease: Assignment, report: Report) -> dict[str, Any]:
+    start = lease["iteration"]
+    return {
+        "iteration": start + report.report_no,
+        "metrics": {name: value if abs(value) < float("inf") else None for name, value in report.metrics.items()},
+        "step": report.step,
+        "checkpoint": None if report.checkpoint is None else _place(report.checkpoint),
+        "offer": None if report.offer is None else start + report.offer,
+        "age_s": max(0.0, report.age),
+        "waits": report.waits,
+    }
+
+
+def _place(info: CheckpointInfo) -> dict[str, Any]:
+    return {"uri": info.uri, "bytes": info.bytes, "ready": info.ready}
+
+
+def _failed(failure: Failure) -> dict[str, Any]:
+    return {
+        "message": failure.message[:10_000] or failure.cause,
+        "traceback": failure.traceback[-200_000:],
+        "log_tail": failure.log_tail[-200_000:],
+        "kind": "system" if failure.kind == "placement" else failure.kind,
+        "cause": failure.cause[:50],
+    }

@@ -1,0 +1,319 @@
+"""The loop of an agent: ask for a trial, run it in a process of this machine, pass on what it reports.
+
+Trials run as those of the local executor do, in warm processes under a `GroupManager`. Its driver is at the other end of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.agents.leases import Assignment, Leases
+from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
+from tuner.domain.logs import LogChunk, LogLimit
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verdict
+from tuner.errors import Gone, NotFound, ServiceError, SpecError, TunerError
+from tuner.names import printable
+from tuner.trials.checkpoints.storage import join
+from tuner.trials.groups.local_pool import LocalPool
+from tuner.trials.groups.local_ranks import RankServer
+from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.messages.report_socket import ReportServer
+from tuner.trials.training.script import Script
+from tuner.usercode.pickling import dumps
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+"""The most seconds between two heartbeats."""
+AGAIN_S = 2.0
+"""Seconds to wait after an experiment that does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What an agent runs, and where.
+
+    Args:
+        make: returns what to run, a function or a script, for an objective; None: the entrypoint of the experiment.
+        home: a folder for logs, and for checkpoints if no other place is known.
+        storage: where checkpoints are stored; None: where the experiment says, if this machine has that place.
+        parallel: how many trials run at once.
+        say: prints a line.
+    """
+
+    make: Callable[[str], Any] | None
+    home: Path
+    storage: str | None = None
+    parallel: int = 1
+    say: Callable[[str], None] = print
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    lease: Assignment
+    told: str = "continue"  # the interrupt that its process has been told of
+    last: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    gone: bool = False
+
+
+class Agent:
+    """Runs trials of one experiment until it has ended."""
+
+    def __init__(self, leases: Leases, work: Work) -> None:
+        self._leases, self._work = leases, work
+        self._running: dict[str, _Running] = {}
+        self._server = ReportServer(self._report, self._take_logs, self._called)
+        self._stopping = asyncio.Event()
+        self._codes: dict[str, CodeRef] = {}
+        self._manager: GroupManager | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self.trials = 0
+
+    async def run(self) -> None:
+        """Work until the experiment has ended, or `stop` is called.
+
+        Raises:
+            ServiceError: the service refuses this agent, or has not answered for very long.
+        """
+        address = await self._server.open("127.0.0.1")
+        pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
+        self._manager = GroupManager(pool, logs=self)
+        loops = [asyncio.create_task(self._work_on()) for _ in range(self._work.parallel)]
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._manager.close()
+            await self._server.close()
+            await self._leases.close()
+
+    async def stop(self) -> None:
+        """Give all trials back, and end."""
+        self._stopping.set()
+        if self._manager is not None:
+            for name in list(self._running):
+                await self._manager.interrupt(name, "kill")
+
+    async def _work_on(self) -> None:
+        while not self._stopping.is_set():
+            lease = await self._ask()
+            if lease is None:
+                return
+            if lease:
+                await self._train(lease)
+
+    async def _ask(self) -> Assignment | None:
+        """Return a trial, an empty one if there is none now, or None if there is nothing more to do."""
+        asking = asyncio.create_task(self._leases.ask())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return None
+            return asking.result() or {}
+        except Gone as error:
+            self._work.say(str(error))
+            return None
+        finally:
+            asking.cancel()
+            stopping.cancel()
+
+    # -- one trial ---------------------------------------------------------------------------------------------------------
+
+    async def _train(self, lease: Assignment) -> None:
+        assert self._manager is not None
+        name = lease["segment_id"]
+        running = self._running[name] = _Running(lease)
+        self.trials += 1
+        where = f" from iteration {lease['iteration']}" if lease["iteration"] else ""
+        params = " ".join(f"{key}={value}" for key, value in lease["params"].items())
+        self._work.say(f"trial {lease['trial']}{where}: {params}")
+        beating = asyncio.create_task(self._beat(running))
+        try:
+            try:
+                launch = self._launch(lease)
+            except TunerError as error:
+                outcome = Outcome(kind="failed", failure=Failure(kind="spec", message=str(error)))
+            else:
+                outcome = await self._manager.run(launch, inbox=self)
+            while self._sending:
+                await asyncio.wait(self._sending)
+        finally:
+            beating.cancel()
+            self._running.pop(name, None)
+        self._work.say(f"trial {lease['trial']}: {_how(running, outcome)}")
+        if not running.gone:
+            await self._leases.end(lease, outcome)
+
+    def _launch(self, lease: Assignment) -> Launch:
+        source = lease["checkpoint"]
+        start = lease["iteration"]
+        first = lease["next_milestone"]
+        experiment = lease["experiment_id"]
+        code = self._code(lease)
+        by_script = self._work.make is not None and code.entrypoint is None and code.hash.startswith("script")
+        return Launch(
+            experiment_id=experiment,
+            trial_id=lease["trial_id"],
+            segment_id=lease["segment_id"],
+            trial_number=lease["trial"],
+            segment=lease["segment"],
+            params=lease["params"],
+            seed=lease["seed"],
+            start_iteration=start,
+            checkpoint=None
+            if source is None
+            else CheckpointInfo(id=source["id"], uri=source["uri"], step=source["iteration"]),
+            code=code,
+            space=lease["space"],
+            scaling=Scaling(backend="none" if by_script else "auto", working_dir="caller" if by_script else "trial"),
+            limits=Limits(hang_timeout_s=lease["hang_timeout_s"], stop_grace_s=lease["stop_grace_s"]),
+            checkpoint_policy=CheckpointPolicy(at_end=lease["checkpoint_at_end"]),
+            storage=self._storage(lease),
+            log_dir=str(self._work.home / "logs" / experiment),
+            first_milestone=None if first is None else max(1, first - start),
+            checkpoint_every=lease["checkpoint_every"],
+            milestone_checkpoints=lease["checkpoint_at_milestones"],
+            metric=lease["metric"],
+        )
+
+    def _code(self, lease: Assignment) -> CodeRef:
+        """Return what runs a trial: it is made once for each objective."""
+        metric = lease["metric"]
+        if metric not in self._codes:
+            made = self._work.make(metric) if self._work.make is not None else lease["entrypoint"]
+            if made is None:
+                raise SpecError(
+                    "the experiment names no entrypoint: say what to run, as `tuner agent` URL module:function"
+                )
+            here = os.getcwd()
+            if isinstance(made, str):
+                self._codes[metric] = CodeRef(
+                    hash=f"entrypoint:{made}", entrypoint=made, sys_path=(here,), working_dir=here
+                )
+            else:
+                blob = dumps(made)
+                kind = "script" if isinstance(made, Script) else "function"
+                name = f"{kind}:{hashlib.blake2b(blob, digest_size=12).hexdigest()}"
+                self._codes[metric] = CodeRef(hash=name, blob=blob, sys_path=(here,), working_dir=here)
+        return self._codes[metric]
+
+    def _storage(self, lease: Assignment) -> str:
+        """Return where checkpoints of this experiment are stored: where others reach them, if that is known."""
+        experiment, theirs = lease["experiment_id"], str(lease["storage"])
+        if self._work.storage is not None:
+            return join(self._work.storage, experiment)
+        if "://" in theirs or os.path.isdir(os.path.dirname(theirs)):
+            return theirs
+        return str(self._work.home / "checkpoints" / experiment)
+
+    async def _beat(self, running: _Running) -> None:
+        """Keep the lease, and pass on what users want of the trial."""
+        every = min(BEAT_S, running.lease["lease_s"] / 4)
+        while True:
+            await asyncio.sleep(every)
+            try:
+                self._heed(running, await self._leases.heartbeat(running.lease))
+            except Gone as error:
+                await self._lost(running, str(error))
+                return
+            except ServiceError as error:
+                log.info("a heartbeat was not answered: %s", error)
+
+    def _heed(self, running: _Running, wanted: str) -> None:
+        if wanted not in ("continue", running.told) and self._manager is not None:
+            running.told = wanted
+            self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
+
+    async def _lost(self, running: _Running, why: str) -> None:
+        """End a trial whose lease is gone: it goes on elsewhere."""
+        running.gone = True
+        running.verdict = Verdict(action="stop", reason=why)
+        if self._manager is not None:
+            await self._manager.interrupt(running.lease["segment_id"], "kill")
+
+    # -- what its process says ---------------------------------------------------------------------------------------------
+
+    def waiting(self, segment_id: str, reason: str) -> None:
+        """Do nothing: the service knows that this agent has the trial."""
+
+    def started(
+        self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
+    ) -> None:
+        """Do nothing: the service knows that this agent has the trial."""
+
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
+        """Send the rest of the log of a trial that has ended."""
+        if rest:
+            self._later(self._take_logs(segment_id, rest))
+
+    async def _report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
+        running = self._running.get(segment_id)
+        if running is None or running.gone:
+            return Verdict(action="stop", reason="this trial has ended here")
+        try:
+            verdict, wanted = await self._leases.report(running.lease, reports)
+        except Gone as error:
+            self._later(self._lost(running, str(error)))
+            return Verdict(action="stop", reason=str(error))
+        running.last, running.verdict = reports[-1].metrics, verdict
+        if not reports[-1].waits:
+            self._heed(running, wanted)
+            return None
+        return verdict
+
+    async def _take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        if (running := self._running.get(segment_id)) is not None and not running.gone:
+            with contextlib.suppress(Gone):
+                await self._leases.log(running.lease, chunks)
+
+    async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
+        segment_id, *given = arguments
+        match question:
+            case "report":
+                return await self._report(segment_id, given[0])
+            case "take_logs":
+                return await self._take_logs(segment_id, given[0])
+            case "checkpoint":
+                if (running := self._running.get(segment_id)) is not None and not running.gone:
+                    with contextlib.suppress(Gone, NotFound):
+                        await self._leases.checkpoint(running.lease, given[0])
+                return None
+            case _:
+                raise NotImplementedError(f"a trial of an agent cannot use this ({question}); run it on Ray or locally")
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+
+def _how(running: _Running, outcome: Outcome) -> str:
+    """Say how a trial has ended, in one line."""
+    best = " ".join(f"{name}={value:.6g}" for name, value in running.last.items())
+    if outcome.failure is not None:
+        return printable(f"failed: {outcome.failure.message}")
+    verdict = running.verdict
+    why = f"{verdict.action}: {verdict.reason}" if verdict is not None and verdict.action != "continue" else "complete"
+    if outcome.kind == "left" and (verdict is None or verdict.action == "continue"):
+        why = "given back"
+    return printable(f"{best}  {why}".strip())

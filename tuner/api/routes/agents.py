@@ -1,0 +1,198 @@
+"""/experiments/.../assignments: the trials of experiments with the executor "agents", for programs on other machines.
+
+The database has the experiment. Everything else is asked of the driver host, which lends segments (`tuner.driver.hosts.agents`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_body, optional_json_body, plain_text
+from tuner.api.context import Context, Here
+from tuner.api.schemas import Model, Problem
+from tuner.driver.hosts.agents import raised
+from tuner.errors import Conflict, DriverSilent, Gone, NotFound, SpecError
+from tuner.experiment.usecases import id_of
+from tuner.store import ExperimentRecord, Store
+
+router = APIRouter(tags=["agents"])
+
+ANSWER_S = 30.0
+"""Seconds that the driver may take to commit what an agent says. The agent says it again then."""
+LOOK_S = 0.25
+"""Seconds between two looks whether the service ends, in a request that waits."""
+
+ExperimentName = Annotated[
+    str, Path(description="exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
+]
+Lease = Annotated[str, Path(description="`lease` of the assignment", examples=["0-1-0123456789abcdef"])]
+GONE: dict[int | str, dict[str, Any]] = {
+    410: {
+        "model": Problem,
+        "description": "the experiment or the lease has ended; of an experiment, there is nothing more to do",
+    }
+}
+USUAL: dict[int | str, dict[str, Any]] = {**NOT_FOUND, **CONFLICT, **GONE, **BAD, **SILENT}
+OptionalBody = Annotated[Any, Depends(optional_json_body)]
+RequiredBody = Annotated[Any, Depends(json_body)]
+
+
+@router.post(
+    "/experiments/{experiment}/assignments",
+    status_code=201,
+    response_model=schemas.Assignment,
+    responses={204: {"description": "there is nothing to do at the moment: ask again"}, **USUAL},
+    summary="Ask for a trial.",
+)
+async def ask(here: Here, request: Request, experiment: ExperimentName, data: OptionalBody) -> Response:
+    """Wait for a trial for up to `wait_s` seconds."""
+    given = checked(schemas.AssignmentRequest, {} if data is None else data)
+    record = await asyncio.to_thread(_open, here.store, experiment)
+    asked = given.model_dump()
+    asked["agent"] = given.agent or (request.client.host if request.client is not None else "agent")
+    found = await _ask(here, "ask", record.public_id, asked, given.wait_s + ANSWER_S)
+    assignment = found["assignment"]
+    if assignment is None:
+        await asyncio.to_thread(_open, here.store, experiment)
+        return Response(status_code=204, headers={"Retry-After": "1"})
+    if given.request is None and await request.is_disconnected():  # it would not know that it has the trial
+        await _ask(here, "release", record.public_id, {"lease": assignment["lease"]}, ANSWER_S)
+    return _json(schemas.Assignment.of(assignment), 201)
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/reports",
+    response_model=schemas.AgentVerdict,
+    responses=USUAL,
+    summary="Report what the trial has reached, and get the verdict.",
+)
+async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
+    """Answer once the report is committed. A report of an iteration that has been stored gets the same answer again."""
+    given = checked(schemas.AgentReport, data).model_dump()
+    earlier = [{**one, "waits": False} for one in given.pop("earlier")]
+    found = await _about(here, "report", experiment, lease, {"reports": [*earlier, given]})
+    return _json(schemas.AgentVerdict.of(found))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/checkpoints",
+    response_model=schemas.LeaseState,
+    responses=USUAL,
+    summary="Add a checkpoint to a report that was sent before.",
+)
+async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
+    given = checked(schemas.LateCheckpoint, data).model_dump()
+    said = {"iteration": given.pop("iteration"), "checkpoint": given}
+    return _json(schemas.LeaseState.of(await _about(here, "checkpoint", experiment, lease, said)))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/heartbeat",
+    response_model=schemas.Heartbeat,
+    responses=USUAL,
+    summary="Keep a lease, and hear whether the trial should end.",
+)
+async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
+    return _json(schemas.Heartbeat.of(await _about(here, "heartbeat", experiment, lease, {})))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/log",
+    response_model=schemas.LeaseState,
+    responses=USUAL,
+    summary="Store what the trial has printed.",
+)
+async def log(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
+    given = checked(schemas.AgentLog, data)
+    if (given.text is None) == (given.data is None):
+        raise SpecError("expected either text or data", "/text")
+    said = given.model_dump(exclude_none=True)
+    return _json(schemas.LeaseState.of(await _about(here, "log", experiment, lease, said)))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/complete",
+    response_model=schemas.LeaseState,
+    responses=USUAL,
+    summary="Say that the training has come to its end.",
+)
+async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: OptionalBody) -> Response:
+    said = checked(schemas.Completion, {} if data is None else data).model_dump()
+    return _json(schemas.LeaseState.of(await _about(here, "complete", experiment, lease, said)))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/fail",
+    response_model=schemas.LeaseState,
+    responses=USUAL,
+    summary="Say that the training has failed.",
+)
+async def fail(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
+    said = checked(schemas.AgentFailure, data).model_dump()
+    return _json(schemas.LeaseState.of(await _about(here, "fail", experiment, lease, said)))
+
+
+@router.post(
+    "/experiments/{experiment}/assignments/{lease}/release",
+    response_model=schemas.LeaseState,
+    responses=USUAL,
+    summary="Give a trial back. It goes on elsewhere from its newest checkpoint.",
+)
+async def release(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
+    return _json(schemas.LeaseState.of(await _about(here, "release", experiment, lease, {})))
+
+
+def _found(store: Store, name: str) -> ExperimentRecord:
+    """Return an experiment by its id or name. Of several with the name, the one that has not ended is meant.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: it is not clear which one is meant.
+    """
+    called = plain_text(name)
+    try:
+        return store.experiments.get(called)
+    except NotFound:
+        open_ones = [record for record in store.experiments.named(called) if not record.state.ended]
+        return open_ones[0] if len(open_ones) == 1 else store.experiments.get(id_of(store, called))
+
+
+def _open(store: Store, name: str) -> ExperimentRecord:
+    """Return an experiment whose trials agents run. Raise Gone if it has ended."""
+    record = _found(store, name)
+    if record.spec.executor != "agents":
+        raise Conflict(
+            f"{record.public_id} has no work for agents: its executor is {record.spec.executor!r}, not 'agents'"
+        )
+    if record.state.ended:
+        raise Gone(f"{record.public_id} ({record.name}) has ended: it is {record.state}")
+    return record
+
+
+async def _about(here: Context, question: str, name: str, lease: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ask the driver about a lease."""
+    record = await asyncio.to_thread(_found, here.store, name)
+    return await _ask(here, question, record.public_id, {**said, "lease": plain_text(lease)}, ANSWER_S)
+
+
+async def _ask(
+    here: Context, question: str, experiment: str, said: Mapping[str, Any], patience_s: float
+) -> Mapping[str, Any]:
+    """Ask the driver. Raise DriverSilent if it does not answer in time, or if the service ends meanwhile."""
+    asked = asyncio.wrap_future(here.agents(question, experiment, said))
+    end = asyncio.get_running_loop().time() + patience_s
+    while not (await asyncio.wait({asked}, timeout=LOOK_S))[0]:
+        if here.ending.is_set() or asyncio.get_running_loop().time() >= end:
+            asked.cancel()
+            raise DriverSilent("the service ends" if here.ending.is_set() else "the driver does not answer in time")
+    return raised(asked.result())
+
+
+def _json(model: Model, status: int = 200) -> Response:
+    return Response(model.model_dump_json(), status, {"Cache-Control": "no-store"}, "application/json")

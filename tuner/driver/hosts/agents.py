@@ -1,0 +1,667 @@
+"""Trials on agents: programs on other machines that ask for trials over HTTP, and report what these reach.
+
+A segment waits here until an agent asks for one. The agent then holds it under a *lease*, which ends with the segment, or when
+the agent has said nothing for too long; the trial is started again then, from its newest checkpoint. The API passes on what
+agents say (`AgentGroups.answer`); questions and answers are JSON. An agent repeats a request whose answer was lost, so each
+question may come twice and has one effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import posixpath
+import re
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+from urllib.parse import unquote
+
+from tuner.domain.experiment import Scaling
+from tuner.domain.keys import checkpoint_id
+from tuner.domain.logs import CHUNK_BYTES, LogChunk
+from tuner.domain.segments import (
+    CAUSES,
+    CheckpointInfo,
+    Failure,
+    FailureKind,
+    Outcome,
+    Report,
+    SegmentRef,
+    Verdict,
+)
+from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups, SegmentInbox
+from tuner.errors import Conflict, Gone, NotFound, SpecError, StoreError, TunerError
+from tuner.trials.groups.manager import Logs
+from tuner.trials.messages.launch import Launch, Resend
+from tuner.trials.runtime.code import resolve
+
+LEASE_S = 60.0
+"""The default number of seconds after which a lease ends if its agent says nothing."""
+LOOK_S = 0.5
+"""Seconds between two looks for leases that are over."""
+FEWER_AFTER_S = 120.0
+"""Seconds for which fewer agents than before must be there until fewer trials are started at once."""
+REMEMBER_S = 600.0
+"""Seconds for which the leases of an experiment that has ended are remembered."""
+_ENDED = 2000  # how many leases that have ended are remembered for each experiment
+_ANSWERS = 64  # how many answers to reports are remembered for each lease
+_END_S = 0.002
+
+_URGENT = ("stop", "cancel")
+_ENDS = ("complete", "fail", "release")
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    """A segment that waits for an agent, or that one has."""
+
+    launch: Launch
+    inbox: SegmentInbox
+    storage: str
+    end: asyncio.Future[Outcome]
+    name: str = ""  # empty as long as no agent has it
+    agent: str = ""
+    request: str = ""
+    lease_s: float = LEASE_S
+    late: bool = False  # it stays after the verdict, until the agent ends it
+    until: float = 0.0
+    report_no: int = 0
+    logged: int = 0
+    wanted: str = "continue"
+    left: bool = False  # a verdict has told the agent to leave
+    answers: OrderedDict[int, dict[str, Any]] = field(default_factory=OrderedDict)
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    grace: asyncio.TimerHandle | None = None
+    over: str = ""  # why it has ended, in words
+
+    @property
+    def ref(self) -> SegmentRef:
+        return SegmentRef(self.launch.trial_number, self.launch.segment)
+
+    def renew(self) -> None:
+        self.until = time.monotonic() + self.lease_s
+
+    def finish(self, outcome: Outcome, why: str) -> None:
+        """End the segment, unless it has ended already."""
+        if not self.end.done():
+            self.over = why
+            self.end.set_result(outcome)
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What is remembered of a lease that has ended."""
+
+    how: str  # the call that has ended it; empty if none has
+    why: str
+    answers: Mapping[int, dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """The segments and the agents of one experiment."""
+
+    ready: deque[_Lease] = field(default_factory=deque)
+    leases: dict[str, _Lease] = field(default_factory=dict)
+    asking: deque[tuple[asyncio.Future[_Lease | None], Mapping[str, Any]]] = field(default_factory=deque)
+    ended: OrderedDict[str, _Ended] = field(default_factory=OrderedDict)
+    room: int = 1
+    fewer_since: float | None = None
+    over_since: float | None = None  # its experiment has ended: what was answered is remembered for a while
+
+    def agents(self) -> int:
+        """Return how many agents train or wait for a trial."""
+        return len(self.leases) + sum(not one.done() for one, _ in self.asking)
+
+
+class AgentGroups(SegmentGroups):
+    """Lends segments to agents. Belongs to the event loop of a host.
+
+    Args:
+        room_for: called with an experiment and the number of trials that its agents can train at once, when that changes.
+        attended: returns whether agents can reach this host. While they cannot, no lease ends.
+        logs: keeps what agents print.
+    """
+
+    def __init__(
+        self,
+        room_for: Callable[[str, int], None],
+        attended: Callable[[], bool] = lambda: True,
+        logs: Logs | None = None,
+        take_logs: Callable[[str, Sequence[LogChunk]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._room_for, self._attended, self._logs, self._take_logs = room_for, attended, logs, take_logs
+        self._desks: dict[str, _Desk] = {}
+        self._segments: dict[str, _Lease] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- segments --------------------------------------------------------------------------------------------------------
+
+    async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
+        """Offer a segment to the agents that ask, and wait for its end."""
+        lease = _Lease(launch, inbox, launch.storage, asyncio.get_running_loop().create_future())
+        desk = self._desk(launch.experiment_id)
+        desk.over_since = None
+        self._segments[launch.segment_id] = lease
+        desk.ready.append(lease)
+        self._hand_out(desk)
+        if not lease.name:
+            inbox.waiting(launch.segment_id, "waits for an agent: `tuner agent` on any machine, or your own program")
+        self._room_for(launch.experiment_id, desk.room)
+        if self._closed:
+            lease.finish(Outcome(kind="left"), "the driver is shutting down")
+        try:
+            return await lease.end
+        finally:
+            self._segments.pop(launch.segment_id, None)
+            self._forget_lease(desk, lease)
+
+    def _forget_lease(self, desk: _Desk, lease: _Lease) -> None:
+        if lease.grace is not None:
+            lease.grace.cancel()
+        if lease in desk.ready:
+            desk.ready.remove(lease)
+        if lease.name:
+            desk.leases.pop(lease.name, None)
+            if lease.name not in desk.ended:
+                self._remember(desk, lease, "")
+        if self._logs is not None:
+            mark = [LogChunk.of(0, lease.logged, b"", time.time())] if lease.logged else []
+            self._logs.end(lease.launch.segment_id, [], None, mark)
+
+    def _remember(self, desk: _Desk, lease: _Lease, how: str) -> None:
+        desk.ended[lease.name] = _Ended(how, lease.over or "it has ended", lease.answers)
+        while len(desk.ended) > _ENDED:
+            desk.ended.popitem(last=False)
+
+    async def interrupt(self, segment_id: str, action: str) -> None:
+        """End a segment that no agent has. Tell the agent of another one what is wanted, at its next heartbeat.
+
+        It gets the verdict at its next report. After "stop" and "cancel" it has `limits.stop_grace_s` for that.
+        """
+        if (lease := self._segments.get(segment_id)) is None:
+            return
+        if not lease.name or action == "kill":
+            lease.finish(Outcome(kind="left"), "the trial was ended" if action == "kill" else f"{action} was asked for")
+            return
+        lease.wanted = "stop" if action in _URGENT else action
+        if action in _URGENT and lease.grace is None:
+            grace = lease.launch.limits.stop_grace_s
+            why = f"the trial was stopped, and no report came within {grace:g} s"
+            lease.grace = asyncio.get_running_loop().call_later(grace, lambda: lease.finish(Outcome(kind="left"), why))
+
+    async def kill(self, segment_id: str, reason: str) -> None:
+        """End a segment now. Its agent learns of it when it reports next."""
+        if (lease := self._segments.get(segment_id)) is not None:
+            failure = Failure(kind="system", cause="killed", message=reason)
+            lease.finish(Outcome(kind="failed", failure=failure), reason)
+
+    async def rest(self, keep: bool) -> None:
+        """Do nothing: agents are not ours."""
+
+    async def close(self) -> None:
+        """End all leases. The next driver starts their trials again."""
+        self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        for lease in list(self._segments.values()):
+            await self.kill(lease.launch.segment_id, "the driver is shutting down")
+        while self._segments:
+            await asyncio.sleep(_END_S)
+        for experiment in list(self._desks):
+            self.forget(experiment)
+
+    def forget(self, experiment: str) -> None:
+        """Forget an experiment that has ended, and let the agents that wait for its trials go."""
+        desk = self._desks.get(experiment)
+        if desk is None:
+            return
+        for waiting, _ in desk.asking:
+            if not waiting.done():
+                waiting.set_result(None)
+        desk.asking.clear()
+        desk.over_since = time.monotonic()
+
+    def stats(self) -> dict[str, int]:
+        """Return how many segments agents train, and how many wait for one."""
+        leased = sum(bool(lease.name) for lease in self._segments.values())
+        return {"running": leased, "waiting": len(self._segments) - leased, "idle": 0}
+
+    def training(self) -> list[str]:
+        """Return the ids of the segments that agents have."""
+        return [name for name, lease in self._segments.items() if lease.name]
+
+    async def stacks(self, segment_id: str) -> dict[str, str]:
+        """Return what can be said about the ranks of a segment: they are elsewhere."""
+        lease = self._segments.get(segment_id)
+        return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
+
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """Return nothing: agents do not say what they use."""
+        return {}
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """Return nothing: agents do not say what they use."""
+        return {}
+
+    # -- agents ----------------------------------------------------------------------------------------------------------
+
+    async def answer(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a question of an agent about an experiment. An error becomes {"error": ...}, see `raised`."""
+        try:
+            if question == "ask":
+                return {"assignment": await self._ask(experiment, arguments)}
+            return await self._about_lease(question, experiment, arguments)
+        except SpecError as error:
+            return {"error": "SpecError", "errors": error.errors}
+        except (Gone, NotFound, Conflict) as error:
+            return {"error": type(error).__name__, "detail": str(error)}
+
+    async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Lend a segment, or return None if none is there within `wait_s`. The same `request` gets the same one again."""
+        desk = self._desk(experiment)
+        if (request := given.get("request")) and (again := self._lent(desk, request)) is not None:
+            again.renew()
+            return _assignment(again)
+        found: asyncio.Future[_Lease | None] = asyncio.get_running_loop().create_future()
+        desk.asking.append((found, given))
+        self._count(experiment, desk)
+        self._hand_out(desk)
+        try:
+            lease = await asyncio.wait_for(asyncio.shield(found), given["wait_s"])
+        except TimeoutError:
+            lease = None
+        finally:
+            if not found.done():
+                found.cancel()
+            desk.asking = deque(one for one in desk.asking if one[0] is not found)
+            self._count(experiment, desk)
+        return _assignment(lease) if lease is not None else None
+
+    @staticmethod
+    def _lent(desk: _Desk, request: str) -> _Lease | None:
+        return next((lease for lease in desk.leases.values() if lease.request == request), None)
+
+    def _hand_out(self, desk: _Desk) -> None:
+        """Lend the segments that are ready to the agents that wait, the longest waiting first."""
+        while desk.ready and desk.asking:
+            waiting, given = desk.asking.popleft()
+            if waiting.done():
+                continue
+            if (request := given.get("request")) and (again := self._lent(desk, request)) is not None:
+                waiting.set_result(again)  # an agent repeats a request whose answer was lost while it waited
+                continue
+            lease = desk.ready.popleft()
+            if lease.end.done():
+                desk.asking.appendleft((waiting, given))
+                continue
+            self._lend(desk, lease, given)
+            waiting.set_result(lease)
+
+    def _lend(self, desk: _Desk, lease: _Lease, given: Mapping[str, Any]) -> None:
+        launch = lease.launch
+        lease.name = f"{launch.trial_number}-{launch.segment}-{secrets.token_hex(8)}"
+        lease.agent, lease.request = given["agent"], given.get("request") or ""
+        lease.lease_s, lease.late = given["lease_s"], given["late_checkpoints"]
+        desk.leases[lease.name] = lease
+        lease.renew()
+        placement = {"ranks": [{"rank": 0, "node": lease.agent, "host": lease.agent, "pid": 0, "gpus": []}]}
+        lease.inbox.started(launch.segment_id, placement, 0.0, False, 0.0)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+
+    async def _about_lease(self, question: str, experiment: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        desk = self._desks.get(experiment, _Desk())
+        name = given["lease"]
+        if (lease := desk.leases.get(name)) is None or lease.end.done():
+            return self._of_ended(desk, question, name, given, lease)
+        lease.renew()
+        try:
+            return await self._of_lease(question, desk, lease, given)
+        except (RuntimeError, StoreError) as error:  # the experiment has ended, or another driver has it
+            if isinstance(error, TunerError) and isinstance(error, Conflict | NotFound):
+                raise
+            raise Gone(f"lease {name} has ended: {error}") from error
+        finally:
+            lease.renew()
+
+    def _of_ended(
+        self, desk: _Desk, question: str, name: str, given: Mapping[str, Any], lease: _Lease | None
+    ) -> dict[str, Any]:
+        """Answer again what was answered before the lease ended. Raise Gone for anything else."""
+        ended = desk.ended.get(name)
+        if ended is None and lease is not None:
+            ended = _Ended("", lease.over, lease.answers)
+        if ended is None:
+            raise Gone(f"lease {name} has ended, or a new driver has started its trial again: ask for another one")
+        if question == "report":
+            last = given["reports"][-1]["iteration"]
+            if (answer := ended.answers.get(last)) is not None:
+                return answer
+        if question == ended.how or (question in _ENDS and ended.how == "verdict"):
+            return {"ended": True}
+        raise Gone(f"lease {name} has ended: {ended.why}")
+
+    async def _of_lease(self, question: str, desk: _Desk, lease: _Lease, given: Mapping[str, Any]) -> dict[str, Any]:
+        match question:
+            case "heartbeat":
+                return {"wanted": lease.wanted, "lease_s": lease.lease_s}
+            case "report":
+                async with lease.asking:
+                    if lease.end.done():  # while this request waited for an earlier one
+                        return self._of_ended(desk, question, lease.name, given, lease)
+                    return await self._report(desk, lease, given["reports"])
+            case "checkpoint":
+                info = _checkpoint(lease, given["iteration"], given["checkpoint"])
+                if info is None:
+                    raise SpecError("is required", "/checkpoint")
+                await lease.inbox.checkpoint(lease.ref, info)
+                return {"ended": False}
+            case "log":
+                await self._log(lease, given)
+                return {"ended": False}
+            case "complete":
+                async with lease.asking:
+                    if lease.end.done():
+                        return self._of_ended(desk, question, lease.name, given, lease)
+                    if given.get("metrics") is not None:
+                        last = {"iteration": _next_iteration(lease), **_last_report(given)}
+                        await self._report(desk, lease, [last], last=True)
+                    elif why := lease.inbox.unusable(lease.ref, {}, True):
+                        raise SpecError(why, "/metrics")
+                    return await self._end(desk, lease, question, Outcome(kind="returned", reports=lease.report_no))
+            case "fail":
+                failure = _failure(lease, given)
+                return await self._end(desk, lease, question, Outcome(kind="failed", failure=failure))
+            case "release":
+                lease.over = "its agent has given it back"
+                return await self._end(desk, lease, question, Outcome(kind="left"))
+            case _:
+                raise NotFound(f"agents cannot ask for {question}")
+
+    async def _report(
+        self, desk: _Desk, lease: _Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
+    ) -> dict[str, Any]:
+        """Commit the reports that have not come before, and return the verdict on the last one."""
+        start = lease.launch.start_iteration
+        newest = reports[-1]["iteration"]
+        fresh = [one for one in reports if one["iteration"] - start > lease.report_no]
+        if not fresh:
+            return lease.answers.get(newest, _verdict(lease, Verdict()))
+        if lease.left:
+            raise Conflict("a verdict has told the agent to leave, so this lease takes no more reports")
+        for number, one in enumerate(fresh, lease.report_no + 1):
+            if one["iteration"] != start + number:
+                raise Conflict(
+                    f"expected the report of iteration {start + number}, as the one before it has been stored; "
+                    f"got {one['iteration']}"
+                )
+        made = []
+        for one in fresh:
+            metrics = {name: float("nan") if value is None else float(value) for name, value in one["metrics"].items()}
+            if why := lease.inbox.unusable(lease.ref, metrics, last):
+                raise SpecError(why, "/metrics")
+            number = one["iteration"] - start
+            made.append(
+                Report(
+                    report_no=number,
+                    metrics=metrics,
+                    time=time.monotonic(),
+                    step=one.get("step"),
+                    checkpoint=_checkpoint(lease, one["iteration"], one.get("checkpoint")),
+                    waits=one.get("waits", True),
+                    offer=one["offer"] - start if one.get("offer") is not None else None,
+                    age=one.get("age_s", 0.0),
+                )
+            )
+        verdict = await lease.inbox.report(lease.ref, start, made)
+        if isinstance(verdict, Resend):
+            raise Conflict(f"expected the report of iteration {start + verdict.after + 1}")
+        lease.report_no = made[-1].report_no
+        answer = _verdict(lease, verdict or Verdict())
+        lease.answers[newest] = answer
+        while len(lease.answers) > _ANSWERS:
+            lease.answers.popitem(last=False)
+        if answer["verdict"] != "continue":
+            lease.left = True
+            if not lease.late:
+                lease.over = f"the verdict was {answer['verdict']}: {answer['reason']}"
+                if not last:
+                    await self._end(desk, lease, "verdict", Outcome(kind="left"))
+        return answer
+
+    async def _end(self, desk: _Desk, lease: _Lease, how: str, outcome: Outcome) -> dict[str, Any]:
+        """End a segment, and return once that is committed."""
+        lease.over = lease.over or f"its agent has called {how}"
+        self._remember(desk, lease, how)
+        lease.finish(outcome, lease.over)
+        with contextlib.suppress(RuntimeError):  # the experiment ended with it
+            await lease.inbox.settled(lease.ref)
+        return {"ended": True}
+
+    async def _log(self, lease: _Lease, given: Mapping[str, Any]) -> None:
+        if self._take_logs is None:
+            return
+        try:
+            content = base64.b64decode(given["data"], validate=True) if "data" in given else given["text"].encode()
+        except binascii.Error as error:
+            raise SpecError(f"not base64: {error}", "/data") from error
+        start = given["start"] if given.get("start") is not None else lease.logged
+        now = time.time()
+        chunks = [
+            LogChunk.of(0, start + at, content[at : at + CHUNK_BYTES], now)
+            for at in range(0, len(content), CHUNK_BYTES)
+        ]
+        await self._take_logs(lease.launch.segment_id, chunks)
+        lease.logged = max(lease.logged, start + len(content))
+
+    # -- time --------------------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """End the leases of agents that say nothing, and start fewer trials at once when there are fewer agents."""
+        while self._desks:
+            await asyncio.sleep(LOOK_S)
+            now, reachable = time.monotonic(), self._attended()
+            for experiment, desk in list(self._desks.items()):
+                for lease in list(desk.leases.values()):
+                    if not reachable or lease.asking.locked():
+                        lease.renew()
+                    elif now > lease.until:
+                        self._expire(lease)
+                self._count(experiment, desk)
+                if desk.over_since is not None and now > desk.over_since + REMEMBER_S and not desk.asking:
+                    del self._desks[experiment]
+
+    @staticmethod
+    def _expire(lease: _Lease) -> None:
+        said = f"the agent {lease.agent} has said nothing for {lease.lease_s:g} s"
+        if lease.left:  # it has had its verdict
+            lease.finish(Outcome(kind="left"), said)
+            return
+        failure = Failure(kind="system", cause="agent_lost", message=said, node=lease.agent)
+        lease.finish(Outcome(kind="failed", failure=failure), said)
+
+    def _count(self, experiment: str, desk: _Desk) -> None:
+        """Tell the driver how many trials the agents can train at once: more at once, fewer after a while."""
+        agents, now = max(1, desk.agents()), time.monotonic()
+        if agents == desk.room:
+            desk.fewer_since = None
+            return
+        if agents < desk.room:
+            desk.fewer_since = desk.fewer_since or now
+            if now < desk.fewer_since + FEWER_AFTER_S:
+                return
+        desk.room, desk.fewer_since = agents, None
+        self._room_for(experiment, agents)
+
+    def _desk(self, experiment: str) -> _Desk:
+        return self._desks.setdefault(experiment, _Desk())
+
+
+class AgentExecutor:
+    """The executor of experiments whose trials agents run, see `Executor`.
+
+    Args:
+        own: the host's own executor, which does everything besides running trials.
+        groups: lends the segments.
+    """
+
+    name: Literal["ray", "local", "agents"] = "agents"
+    own_process = False
+
+    def __init__(self, own: Executor, groups: AgentGroups) -> None:
+        self._own, self._groups = own, groups
+
+    @property
+    def node(self) -> str | None:
+        """Return the node of the host."""
+        return self._own.node
+
+    def listen_at(self) -> str:
+        """Return the address at which the host listens. Agents do not use it."""
+        return self._own.listen_at()
+
+    def groups(self, options: GroupOptions) -> SegmentGroups:
+        """Return what lends the segments."""
+        return self._groups
+
+    def clean_up(self) -> None:
+        """Do nothing: agents are not ours."""
+
+    def capacity(self, scaling: Scaling) -> int | None:
+        """Return 1: there is room for more as soon as more agents ask."""
+        return 1
+
+    async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
+        """Return the nodes of the host's own executor."""
+        return await self._own.nodes()
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a node of the host's own executor."""
+        return await self._own.on_node(node, function, *args)
+
+    def share(self, value: Any) -> Any:
+        """Return the value: agents bring their own code."""
+        return value
+
+    def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        """Run the function where the host's own executor does."""
+        return self._own.offload(sys_path, function, *args)
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Delete a checkpoint in the storage of its experiment, which is all that the driver is asked to delete."""
+        await self._own.delete_checkpoint(info)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------------
+
+
+def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer of `AgentGroups.answer`. Raise the error that it stands for, if it does."""
+    match answer.get("error"):
+        case None:
+            return answer
+        case "SpecError":
+            raise SpecError([(str(pointer), str(message)) for pointer, message in answer["errors"]])
+        case "NotFound":
+            raise NotFound(answer["detail"])
+        case "Gone":
+            raise Gone(answer["detail"])
+        case _:
+            raise Conflict(answer["detail"])
+
+
+def is_within(storage: str, uri: str) -> bool:
+    """Return whether a URI is below the storage of an experiment, whatever dots or escapes it contains."""
+    plain = unquote(uri.partition("?")[0])
+    below = storage.partition("?")[0].rstrip("/") + "/"
+    parts = re.split(r"[/\\]", plain)
+    return plain.startswith(below) and ".." not in parts and "." not in parts and posixpath.basename(plain) != ""
+
+
+def _assignment(lease: _Lease) -> dict[str, Any]:
+    launch = lease.launch
+    source = launch.checkpoint
+    first = launch.first_milestone
+    return {
+        "lease": lease.name,
+        "lease_s": lease.lease_s,
+        "experiment_id": launch.experiment_id,
+        "trial_id": launch.trial_id,
+        "segment_id": launch.segment_id,
+        "trial": launch.trial_number,
+        "segment": launch.segment,
+        "config": resolve(launch),
+        "params": dict(launch.params),
+        "iteration": launch.start_iteration,
+        "checkpoint": None if source is None else {"id": source.id, "uri": source.uri, "iteration": source.step},
+        "next_milestone": None if first is None else launch.start_iteration + first,
+        "seed": launch.seed,
+        "metric": launch.metric,
+        "entrypoint": launch.code.entrypoint,
+        "storage": lease.storage,
+        "space": None if launch.space is None else dict(launch.space),
+        "stop_grace_s": launch.limits.stop_grace_s,
+        "hang_timeout_s": launch.limits.hang_timeout_s,
+        "checkpoint_every": launch.checkpoint_every,
+        "checkpoint_at_milestones": launch.milestone_checkpoints,
+        "checkpoint_at_end": launch.checkpoint_policy.at_end,
+    }
+
+
+def _verdict(lease: _Lease, verdict: Verdict) -> dict[str, Any]:
+    following = verdict.next_milestone
+    return {
+        "verdict": verdict.action,
+        "reason": verdict.reason,
+        "save_checkpoint": verdict.save_checkpoint,
+        "next_milestone": None if following is None else lease.launch.start_iteration + following,
+        "wanted": lease.wanted,
+    }
+
+
+def _next_iteration(lease: _Lease) -> int:
+    return lease.launch.start_iteration + lease.report_no + 1
+
+
+def _last_report(given: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: given[name] for name in ("metrics", "checkpoint", "step") if given.get(name) is not None}
+    return {**named, **({"iteration": given["iteration"]} if given.get("iteration") is not None else {})}
+
+
+def _checkpoint(lease: _Lease, iteration: int, given: str | Mapping[str, Any] | None) -> CheckpointInfo | None:
+    """Return a checkpoint of this lease. Its id follows from the iteration, so one that is sent twice is one checkpoint."""
+    if given is None:
+        return None
+    parts: Mapping[str, Any] = {"uri": given} if isinstance(given, str) else given
+    number = iteration - lease.launch.start_iteration
+    if not 0 <= number <= lease.report_no + 1_000_000:
+        raise SpecError(f"expected an iteration after {lease.launch.start_iteration}, got {iteration}", "/iteration")
+    return CheckpointInfo(
+        id=checkpoint_id(lease.launch.segment_id, number),
+        uri=parts["uri"],
+        step=iteration,
+        bytes=parts.get("bytes", 0),
+        ready=parts.get("ready", True),
+    )
+
+
+def _failure(lease: _Lease, given: Mapping[str, Any]) -> Failure:
+    kind: FailureKind = given["kind"] if given.get("kind") in get_args(FailureKind) else "user"
+    cause = given.get("cause")
+    return Failure(
+        kind="system" if kind == "placement" else kind,
+        message=given["message"],
+        cause=cause if cause in CAUSES else "exception",
+        rank=0,
+        node=lease.agent,
+        traceback=given.get("traceback", ""),
+        log_tail=given.get("log_tail", ""),
+    )
