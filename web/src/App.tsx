@@ -124,7 +124,7 @@ function DownBanner() {
     <div role="alert" className={classes.down}>
       <Group justify="space-between" gap="sm">
         <span>
-          <b>The service does not answer.</b> What you see may be out of date; trials that run are not affected. Is{" "}
+          <b>The service does not answer.</b> This page may be out of date; running trials are not affected. Is{" "}
           <code>tuner serve</code> running?
         </span>
         <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>

@@ -535,7 +535,7 @@ async def test_why_there_is_no_best_trial_is_said(client: httpx.AsyncClient, sql
     bench.reported(0, 0.1, size=1.0)
     found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
     assert found["best"] is None
-    assert found["no_best"].startswith("no trial meets the constraints (size at most 0.25)")
+    assert found["no_best"].startswith("no trial satisfies the constraints (size at most 0.25)")
 
 
 async def test_labels_say_what_the_indices_of_choices_stand_for(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -22,8 +22,8 @@ from tuner.store import CurveSegment as CurveSegmentRecord
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
-    x: Annotated[list[float], Field(description="iterations, steps or seconds, as asked for")]
-    y: Annotated[list[Number], Field(description="the values; null where one is not finite")]
+    x: Annotated[list[float], Field(description="iterations, steps or seconds, as requested")]
+    y: Annotated[list[Number], Field(description="the values; null for values that are not finite")]
 
 
 class MetricCurve(Model):
@@ -35,7 +35,9 @@ class TrialCurves(Model):
     """The curves of one trial, one for each metric that it has reported."""
 
     x: Literal["step", "time"]
-    items: Annotated[list[MetricCurve], Field(description="in the order in which they were first reported")]
+    items: Annotated[
+        list[MetricCurve], Field(description="the curves, in the order in which the metrics were first reported")
+    ]
 
     @classmethod
     def of(cls, x: Literal["step", "time"], found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
@@ -52,7 +54,7 @@ class Series(Model):
 
 class BestSoFar(Model):
     x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    y: Annotated[list[float], Field(description="the best value by then")]
+    y: Annotated[list[float], Field(description="the best value up to this time")]
 
 
 class BestSoFarOf(BestSoFar):
@@ -66,11 +68,16 @@ class Curves(Model):
     x: Literal["step", "user_step", "time"]
     width: Annotated[
         int,
-        Field(description="of each group of this many reports the lowest and the highest are there; 1: all reports"),
+        Field(
+            description=(
+                "number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are "
+                "returned"
+            )
+        ),
     ]
-    left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
+    left_out: Annotated[int, Field(description="number of trials of the experiment that have no curve here")]
     series: Annotated[list[Series], Field(description="one curve for each trial")]
-    best_so_far: Annotated[BestSoFar, Field(description="the best value by time")]
+    best_so_far: Annotated[BestSoFar, Field(description="the best value over time")]
 
     @classmethod
     def of(

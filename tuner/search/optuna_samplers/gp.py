@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 PROPOSAL_S = 0.2
-"""Seconds that a proposal takes, with a share of the first one, which imports torch."""
+"""Seconds per proposal, including a share of the first one, which imports torch."""
 
 RECENT = 20
 """The number of completed trials from which the duration of the next one is estimated."""
@@ -33,8 +33,8 @@ class GPSearch(ModelBased):
     Args:
         n_startup_trials: the first trials, which are random.
         deterministic_objective: True if equal configurations have equal results.
-        tpe_if_short: True to let TPE propose while trials are shorter than a proposal of the Gaussian process takes, which
-            is about a tenth of a second, and some seconds for the first one.
+        tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process (about a
+            tenth of a second; some seconds for the first one).
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """
@@ -62,7 +62,7 @@ class GPSearch(ModelBased):
         return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
 
     def _is_short(self, trials: Population) -> bool:
-        """Return True if TPE is to propose the next trial: one of the first, or one that is expected to be short."""
+        """Return True if TPE proposes the next trial: it is one of the first, or is expected to be short."""
         if not self.tpe_if_short:
             return False
         if len(trials) < self.n_startup_trials:

@@ -1,4 +1,4 @@
-"""Lightning, as `lightning.pytorch` and as `pytorch_lightning`.
+"""Support for Lightning (`lightning.pytorch` and `pytorch_lightning`).
 
 In a trial: `prepare_trainer` and `ReportCallback`. Without tuning: `RayStrategy`, `RayFSDPStrategy` and
 `RayModelParallelStrategy`.

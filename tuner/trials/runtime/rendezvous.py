@@ -29,7 +29,7 @@ OURS = "tuner/"
 class _Rendezvous:
     """The store through which the ranks of one group meet.
 
-    It is kept from trial to trial, because connecting costs lookups of host names.
+    It is reused by later trials, because connecting needs lookups of host names.
     """
 
     link: ChannelServer | ChannelClient | None
@@ -44,7 +44,7 @@ class _Rendezvous:
 
 
 _meeting: _Rendezvous | None = None
-_ours: Any = None  # the default process group that `join` has made, as long as there is no other
+_ours: Any = None  # the default process group that `join` has made, until another one replaces it
 
 
 def import_torch() -> None:
@@ -54,9 +54,9 @@ def import_torch() -> None:
 
 
 def give_way() -> None:
-    """Let an `init_process_group` in user code replace our process group: scripts for torchrun begin with one.
+    """Let `init_process_group` in user code replace our process group, because scripts for torchrun call it.
 
-    Call this before the user's code is loaded, as the code may import the function by name. Safe to repeat.
+    Call this before the user's code is loaded, because the code may import the function by name. Safe to repeat.
     """
     from torch import distributed
 
@@ -202,7 +202,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether this error of a collective is most likely a consequence of the end of another rank."""
+    """Return whether this error of a collective was most likely caused by the end of another rank."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

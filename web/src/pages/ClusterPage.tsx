@@ -50,7 +50,7 @@ export default function ClusterPage() {
         <Panel>
           <p className={classes.words}>
             {query.error?.message} The cluster is shown while a driver runs. It starts with the first experiment that
-            this service drives; <code>tuner doctor</code> says what may keep it from starting.
+            this service drives; <code>tuner doctor</code> finds what may keep it from starting.
           </p>
         </Panel>
       )}
@@ -81,8 +81,8 @@ export default function ClusterPage() {
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Asks for", "Priority", "Waits for", "Why it waits"]}
-              empty="Nothing waits: every trial that could run has room."
+              heads={["", "Experiment", "Trial", "Asks for", "Priority", "Waits for", "Waits for"]}
+              empty="No trial is waiting."
               long={6}
               rows={found.waiting.map((one) => [
                 one.position,
@@ -111,7 +111,7 @@ export default function ClusterPage() {
             <Table
               label="Running"
               heads={["Experiment", "Trial", "Holds", "Nodes", "GPUs", "Since"]}
-              empty="No trial runs at the moment."
+              empty="No trial is running."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
@@ -128,7 +128,7 @@ export default function ClusterPage() {
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Waiting"]}
-              empty="This service drives no experiment at the moment."
+              empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),
                 one.priority,

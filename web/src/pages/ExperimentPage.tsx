@@ -432,7 +432,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`${saved.done} of ${saved.full} iterations were trained; running every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
+            title={`${saved.done} of ${saved.full} iterations were trained; training every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (
@@ -481,14 +481,14 @@ function ForecastFigures({ experiment }: { experiment: Experiment }) {
         <Figure
           label="Ends in about"
           value={duration(end.seconds.expected)}
-          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}, in eight of ten cases. ${data.summary}`}
+          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}with a probability of 80 %. ${data.summary}`}
         />
       )}
       {best && (
         <Figure
           label={`Best ${data.metric} then`}
           value={`${number(best.low)} to ${number(best.high)}`}
-          title={`in eight of ten cases. ${data.summary}`}
+          title={`with a probability of 80 %. ${data.summary}`}
         />
       )}
     </>
@@ -508,7 +508,7 @@ function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Ex
   const more = expected_gpu_hours !== null && expected_gpu_hours > gpu_hours;
   return [
     `${hours(gpu_hours)} used so far`,
-    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if its other trials use as many`] : []),
+    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if further trials use as many`] : []),
     ...(gpu_hours_saved > 0 ? [`${hours(gpu_hours_saved)} saved by stopping trials early`] : []),
     ...(limits.gpu_hours ? [`at most ${hours(limits.gpu_hours)}`] : []),
   ].join("; ");

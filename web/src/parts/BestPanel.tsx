@@ -64,7 +64,7 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
       ) : (
         <span className={classes.dimmed}>
           {experiment.no_best ??
-            (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}
+            (ended ? "There is none, because no trial reported a value." : "Shown after the first report.")}
         </span>
       )}
       {best && <Finished experiment={experiment} onSelect={onSelect} />}
