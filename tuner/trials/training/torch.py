@@ -15,8 +15,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from tuner.trials.training import session
+from tuner.trials.training.weights import load_model as load_model
+from tuner.trials.training.weights import load_weights as load_weights
 
-__all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
+__all__ = ["get_device", "get_devices", "load_model", "load_weights", "prepare_data_loader", "prepare_model"]
 
 
 def get_devices() -> list[torch.device]:
