@@ -39,7 +39,7 @@ SAID = {
     "head": "Ray's head is up",
     "up": "the driver is up",
 }
-"""What the service logs at the end of each step."""
+"""The line that the service logs at the end of each step."""
 PROCESSES = {"gcs": "gcs_server", "host": "ray::Host", "rank": "ray::RayRank"}
 """A part of the name or of the command line of the process that each step starts."""
 SCALING = {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}

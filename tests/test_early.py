@@ -1,4 +1,4 @@
-"""What answers while the service is loaded: health checks, and an error to try again for everything else."""
+"""Test the answers while the service is loaded: health checks, and an error to try again for everything else."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
         ("n_jobs", "; did you mean 'max_concurrent_trials'?"),
         ("pruner", "; did you mean 'scheduler'?"),
         ("max_resource", "; did you mean 'max_t'?"),
-        ("load_if_exists", "; tuner.resume(experiment_id) goes on with an earlier search"),
+        ("load_if_exists", "; tuner.resume(experiment_id) continues an earlier search"),
         ("constraints", "; a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}"),
         ("zzzz", ""),
     ],

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # so that pickles of earlier versions can be loaded, whichever module of this package is imported first
+_moved.install()  # registers old module names, so that pickles of earlier versions can be loaded
 
-if _folder := os.environ.get("_TUNER_SCRIPT"):  # a script that runs as a trial tells its rank that it reports by itself
+# in a script that runs as a trial: tells the rank that the script calls tuner.report itself
+if _folder := os.environ.get("_TUNER_SCRIPT"):
     with suppress(OSError), open(os.path.join(_folder, "imported"), "w"):
         pass
 
@@ -111,7 +112,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.trials.training.session import report as report
     from tuner.trials.training.session import should_checkpoint as should_checkpoint
 
-else:  # hidden from type checkers, for which an unknown name is then an error
+else:  # hidden from type checkers, so that they report unknown names
 
     def __getattr__(name: str) -> Any:
         if home := _HOME_OF.get(name):

@@ -20,7 +20,7 @@ PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
 NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-"""What a client raises that sends no request, or half of one."""
+"""The errors that a client causes that sends no request, or half of one."""
 
 STARTING = "the service is starting"
 

@@ -4,19 +4,19 @@
     ├── SpecError                 a spec, a space or an argument is wrong; `.errors` lists (pointer, message)
     │   └── EntrypointError       the trainable cannot be imported, unpickled or called
     ├── StoreError
-    │   ├── NotFound              no such experiment, trial or checkpoint
+    │   ├── NotFound              the experiment, trial or checkpoint does not exist
     │   ├── Conflict              the request contradicts the present state
-    │   │   ├── Stale             what was to be changed has changed since the caller read it
+    │   │   ├── Stale             the object has changed since the caller read it
     │   │   └── Gone              what the request is about has ended, and does not come back
-    │   └── LostLease             another driver has taken this experiment over: stop writing at once
+    │   └── LostLease             another driver has taken over this experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
-    ├── PlacementError            resources that this cluster does not have, or not in time
+    ├── PlacementError            the cluster does not have the resources, or did not free them in time
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
-    ├── DriverSilent              no driver host answers just now
+    ├── DriverSilent              no driver host answers at the moment
     ├── NewerHost                 a service of a newer version drives the experiments of this database
-    ├── CheckerBusy               too many entrypoints are being imported just now
-    ├── ServiceError              a service refused a request, or failed; `.status` is that of its answer
+    ├── CheckerBusy               too many entrypoints are being imported at the moment
+    ├── ServiceError              a service refused a request, or failed; `.status` is the HTTP status
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
@@ -34,12 +34,12 @@ from typing import Any
 
 
 def what_to_do(section: str) -> str:
-    """Return a line that names the command which prints a section of docs/troubleshooting.md."""
+    """Return the line "What to do: ..." with the command that prints a section of docs/troubleshooting.md."""
     return f"What to do: tuner docs {section}"
 
 
 class TunerError(Exception):
-    """Base of all errors raised on purpose. A note, which tracebacks show, names the section that says what to do."""
+    """Base of all errors raised on purpose. A note on the exception names the section of the docs that says what to do."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -48,7 +48,7 @@ class TunerError(Exception):
 
 
 class Retryable(Exception):
-    """Mixed into errors after which another attempt may succeed."""
+    """Mixin for errors after which another attempt may succeed."""
 
 
 class SpecError(TunerError, ValueError):
@@ -83,7 +83,7 @@ class ErrorCollector:
         return True
 
     def check(self) -> None:
-        """Raise a SpecError with all errors that were collected, or the only one as it is. Do nothing if there are none."""
+        """Raise one SpecError with all collected errors. Do nothing if there are none."""
         if self._first is not None and self._first.errors == self.found:
             raise self._first
         if self.found:
@@ -95,11 +95,11 @@ class EntrypointError(SpecError):
 
 
 class StoreError(TunerError):
-    """The database refused something, or does not have it."""
+    """The database refused a request, or does not have what was asked for."""
 
 
 class NotFound(StoreError, KeyError):
-    """No such experiment, trial or checkpoint."""
+    """The experiment, trial or checkpoint does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else "not found"
@@ -118,11 +118,11 @@ class Gone(Conflict):
 
 
 class LostLease(StoreError):
-    """Another driver has taken this experiment over; nothing may be written any more."""
+    """Another driver has taken over this experiment; this one must stop writing."""
 
 
 class IllegalTransition(TunerError):
-    """A state change that the table of legal changes does not contain."""
+    """The table of legal changes does not contain this state change."""
 
 
 class TrialError(TunerError):
@@ -142,7 +142,7 @@ class ClusterUnreachable(PlacementError):
 
 
 class DriverSilent(TunerError, Retryable):
-    """No driver host answers just now, or none that this process can reach."""
+    """No driver host that this process can reach answers at the moment."""
 
 
 class NewerHost(TunerError):
@@ -150,11 +150,11 @@ class NewerHost(TunerError):
 
 
 class CheckerBusy(TunerError, Retryable):
-    """Too many entrypoints are being imported just now, or the service is ending."""
+    """Too many entrypoints are being imported at the moment, or the service is shutting down."""
 
 
 class ServiceError(TunerError):
-    """A service refused a request, or failed. `status` is that of its answer; None if there was no answer."""
+    """A service refused a request, or failed. `status` is the HTTP status; None if there was no answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -170,7 +170,7 @@ class ServiceUnreachable(ServiceError, Retryable):
 
 
 class ReportsLost(TunerError):
-    """Reports of a trial did not reach the driver: it is gone, or could not be reached for too long."""
+    """Reports of a trial did not reach the driver, because it has ended or could not be reached for too long."""
 
 
 class CheckpointError(TunerError):
@@ -178,7 +178,7 @@ class CheckpointError(TunerError):
 
 
 class CheckpointLost(CheckpointError):
-    """A checkpoint is missing or incomplete. `node` is the lost node if it was on that node's disk, else None."""
+    """A checkpoint is missing or incomplete. `node` is the node whose disk had it, if that node is gone; else None."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Format the logs of the service and the driver host: as text or as JSON, one object a line, with what each line is about.
+"""Format the logs of the service and the driver host as text or JSON lines, with the ids that each line is about.
 
-`about` adds ids to all lines of the present request or task. Tokens never reach a log: nobody logs one on purpose, and what looks
-like one is replaced before a line is written.
+`about` adds ids to all lines of the current request or task. Anything that looks like a token is replaced before a line
+is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxy
 
 @contextmanager
 def about(**ids: str | None) -> Iterator[None]:
-    """Add ids, such as ``request_id`` and ``experiment``, to what is logged inside. Those that are None are left out."""
+    """Add ids, such as ``request_id`` and ``experiment``, to log lines in this block. Ids that are None are left out."""
     token = _about.set({**_about.get(), **{name: value for name, value in ids.items() if value is not None}})
     try:
         yield
@@ -37,7 +37,7 @@ def about(**ids: str | None) -> Iterator[None]:
 
 
 def ids() -> Mapping[str, str]:
-    """Return the ids of the present request or task."""
+    """Return the ids of the current request or task."""
     return _about.get()
 
 
@@ -47,7 +47,7 @@ def request_id() -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with each token and each secret of a session or a webhook replaced."""
+    """Replace each token and each secret of a session or webhook in a text."""
     return SECRET.sub(HIDDEN, text)
 
 
@@ -65,7 +65,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the ids, what `extra` has, and the traceback of an error."""
+    """One JSON object per line: time, level, logger, message, ids, the fields of `extra`, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as a line."""
@@ -85,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, kind: LogFormat) -> None:
-    """Write all logs of this process to stderr in this form, those of uvicorn included."""
+    """Write all logs of this process to stderr in this format, including those of uvicorn."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

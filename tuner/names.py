@@ -1,4 +1,4 @@
-"""Find what was most likely meant by a wrong name, for error messages."""
+"""Suggest the name that was most likely meant, for error messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first one that
-    # a call or a section takes is suggested
+    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, a spec and Python; the suggestion is the
+    # first one that exists where the wrong name was used
     "algo": ("search_alg", "search"),
     "budget_s": ("time_budget_s", "limits.time_budget_s"),
     "catch": ("max_failures", "limits.max_failures"),
@@ -91,14 +91,16 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successive_halving": ("asha",),
     "successivehalving": ("asha",),
 }
+DISTRIBUTION = "tuner-hpo"
+"""The name of this package on an index. The name `tuner` belongs to somebody else there."""
 NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
-    "load_if_exists": "tuner.resume(experiment_id) goes on with an earlier search",
+    "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
     "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
-    "resume": "tuner.resume(experiment_id) goes on with an earlier search",
+    "resume": "tuner.resume(experiment_id) continues an earlier search",
 }
-"""Arguments of Ray Tune and Optuna that do not exist here, and what to use instead."""
+"""Arguments of Ray Tune and Optuna that do not exist here, with what to use instead."""
 
 OF_THE_EXPERIMENT = frozenset(
     {
@@ -113,7 +115,7 @@ OF_THE_EXPERIMENT = frozenset(
         "time_budget_s",
     }
 )
-"""Options that other libraries give to a scheduler or a searcher. Here they belong to the experiment."""
+"""Options that belong to a scheduler or searcher in other libraries, but to the experiment here."""
 
 
 def elsewhere(name: Any, known: Iterable[str]) -> str | None:
@@ -123,14 +125,14 @@ def elsewhere(name: Any, known: Iterable[str]) -> str | None:
 
 
 def option_meant(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """Return a suggestion as `did_you_mean` does, also for names that other libraries use for the same thing."""
+    """Return a suggestion like `did_you_mean`, which also knows the names in other libraries."""
     names = list(known)
     found = elsewhere(name, names)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else did_you_mean(name, names, quote)
 
 
 def of_the_experiment(name: str, known: Iterable[str]) -> str:
-    """Return ``"; it belongs to the experiment, as mode"`` for such an option of a scheduler or searcher, else an empty text."""
+    """Return ``"; it belongs to the experiment, as mode"`` if `name` is an option of the experiment, else ""."""
     if name in known or elsewhere(name, known):
         return ""
     ours = name if name in OF_THE_EXPERIMENT else elsewhere(name, OF_THE_EXPERIMENT)
@@ -148,22 +150,22 @@ def nearest(name: Any, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """Return ``"; did you mean max_t?"``, to be appended to a message, or an empty text if no name is similar."""
+    """Return ``"; did you mean max_t?"`` to append to a message, or "" if no name is similar."""
     found = nearest(name, known)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
 def resource_meant(name: str) -> str | None:
-    """Return the Ray resource that was probably meant by a name in other case, a plural or "num_gpus", or None."""
+    """Return the Ray resource that was probably meant by a name such as "gpu", "GPUs" or "num_gpus", or None."""
     plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
     meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
     return None if meant == name else meant
 
 
 def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
-    """Make the TypeError for an unknown keyword of a function name the one that was most likely meant.
+    """Decorate a function so that its TypeError for an unknown keyword suggests the right one.
 
-    part: the name of the scheduler or searcher that the function builds, which does not take options of the experiment.
+    part: the name of the scheduler or searcher that the function builds. It does not take options of the experiment.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -188,6 +190,11 @@ def _unknown(function: Callable[..., Any], name: str, known: list[str], part: st
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
+def with_extra(extra: str) -> str:
+    """Return the command that installs this package with one of its extras."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 def printable(text: str) -> str:
-    """Return the text without control characters, which a terminal would obey: names and messages may come from anyone."""
+    """Remove control characters, which a terminal would obey. Names and messages may come from anyone."""
     return text.translate(_CONTROL)

@@ -1,7 +1,7 @@
-"""Options of schedulers, stoppers and searchers: build an object from JSON, check values, and point at what is wrong.
+"""Options of schedulers, stoppers and searchers: build an object from JSON, check values, and report mistakes.
 
-A constructor raises SpecError with pointers relative to itself, such as ``/grace_period``. `build` puts the place in the
-spec before them: ``/scheduler/grace_period``.
+A constructor raises SpecError with pointers relative to itself, such as ``/grace_period``. `build` prepends the place
+in the spec: ``/scheduler/grace_period``.
 """
 
 from __future__ import annotations

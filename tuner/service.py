@@ -1,8 +1,8 @@
 """`tuner serve`: the API in this process, the driver in a Ray actor, and a supervisor that keeps both alive.
 
-The API drives no experiment: it writes rows and wakes the host. Ray and the host run in separate processes, so that ending or
-restarting the API disturbs no training; `tuner serve --stop` ends them too. Nor does this process connect to Ray: a child
-(`tuner.driver.hosts.link`) does, and may die with it.
+The API drives no experiment: it writes rows and wakes the host. Ray and the host run in separate processes, so that
+training continues when the API ends or restarts; `tuner serve --stop` ends them too. This process does not connect to
+Ray, since a crash of Ray could end it. A child process (`tuner.driver.hosts.link`) connects instead.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ LINK = "tuner.driver.hosts.link"
 """The module that the child runs."""
 
 CHECK_S = 0.25
-"""Seconds between two checks by the supervisor that Ray and its child live."""
+"""Seconds between two checks of the supervisor that Ray and the child are alive."""
 
 AGAIN_S = 2.0
-"""Seconds to wait before something that has failed is tried again."""
+"""Seconds to wait before a failed start is tried again."""
 
 SILENT_S = 150.0
-"""Seconds of silence after which a child is replaced. It sends a message every second, and no call takes longer."""
+"""Seconds without a message after which a child is replaced. It sends one every second, and no call takes longer."""
 
 END_S = 2.0
 """Seconds that the thread that writes to a child may take to notice that it is dead."""
@@ -62,20 +62,20 @@ SPARE_AFTER_S = 15.0
 """Seconds after the driver is up until another child is started in reserve. Before that, the first trials need the processor."""
 
 FUTILE = 3
-"""A head is replaced if this many children in a row could not connect to it."""
+"""Ray's head is replaced after this many children in a row could not connect to it."""
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
 
-    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments that scripts have
-    left behind, not only those created over the API.
+    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments whose script
+        has ended, not only those created over the API.
     """
     with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
         _serve(settings, early, supervisor)
     if not settings.ray_address:
         print(
-            "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
+            "The driver and its trials continue. `tuner serve` shows them again; `tuner serve --stop` ends them.",
             flush=True,
         )
 
@@ -114,10 +114,10 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
 
 
 SLOW_MODULES = ("tuner.search.importance",)
-"""Modules that a request may need and that take seconds to load, since they import Optuna."""
+"""Modules that requests may need and that take seconds to load, because they import Optuna."""
 
 LOAD_AFTER_S = 10.0
-"""Seconds that their loading waits for the driver, whose start needs the processor more."""
+"""Loading them waits up to this many seconds for the driver, which needs the CPU for its start."""
 
 
 def _load_ahead(supervisor: Supervisor) -> None:
@@ -132,7 +132,8 @@ def _load_ahead(supervisor: Supervisor) -> None:
 class Supervisor:
     """Keeps Ray's head, the child that talks to Ray, and through it the shared driver host alive.
 
-    It restarts only a head that a service has started for this home. It waits for a cluster that the user has named.
+    It restarts a head only if a service has started it for this home. If the user has named a cluster, it waits for
+    that cluster.
     """
 
     def __init__(self, settings: Settings, adopt: bool = False) -> None:
@@ -143,7 +144,7 @@ class Supervisor:
         self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0
-        self._headed = False  # a head of this home was alive
+        self._headed = False  # whether a head of this home has been alive
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
@@ -172,24 +173,24 @@ class Supervisor:
             spare.end()
 
     def poke(self) -> None:
-        """Tell the host that there is something new. Return at once. A host that is not told finds out by itself."""
+        """Tell the host that there is something new, and return at once. The host also looks for itself now and then."""
         if (child := self._child) is not None:
             child.poke()
 
     def problem(self) -> str | None:
-        """Return why the driver is not ready; None when it is."""
+        """Return why the driver is not ready; None if it is ready."""
         return self._trouble
 
     def figures(self) -> Mapping[str, Any] | None:
-        """Return what the driver host measures of itself, see `Host.figures`; None while there is no driver."""
+        """Return the driver host's own metrics (see `Host.figures`); None while there is no driver."""
         return self._figures if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return what the ranks of a segment do now, see `Host.look`. Raise DriverSilent if the host does not answer soon."""
+        """Return what the ranks of a segment are doing; see `Host.look`. Raise DriverSilent if the host is silent."""
         return self._ask("look", segment_id)
 
     def cluster(self) -> dict[str, Any]:
-        """Return the cluster as `Host.cluster` sees it. Raise DriverSilent if the host does not answer soon."""
+        """Return the state of the cluster (see `Host.cluster`). Raise DriverSilent if the host does not answer in time."""
         return self._ask("cluster")
 
     def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
@@ -220,7 +221,7 @@ class Supervisor:
         """Start a child, and a head if there is none, and watch both until one of them is gone."""
         head: Head | None = None
         if self._headed and was_stopped(self.settings.home):
-            self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
+            self._say("Ray was ended by `tuner serve --stop`; start the service again to continue")
             self._ended.wait()
             return
         child = self._child = self._take_spare() or self._new_child(reserve=False)
@@ -285,7 +286,7 @@ class Supervisor:
 
 
 class _Child:
-    """A process of `tuner.driver.hosts.link`, in a new session, so that Ctrl-C at a terminal does not reach it."""
+    """A process that runs `tuner.driver.hosts.link`. It has its own session, so that Ctrl-C in a terminal does not reach it."""
 
     def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -335,7 +336,7 @@ class _Child:
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
-        """Return what a method of the driver host returns. Raise DriverSilent if it does not answer soon."""
+        """Call a method of the driver host and return its result. Raise DriverSilent if it does not answer in time."""
         answer = self.asked(method, *args)
         try:
             return answer.result(timeout=0 if self._over else LOOK_S + 2)
@@ -355,11 +356,11 @@ class _Child:
         return answer
 
     def dead(self) -> str | None:
-        """Return how the process has ended, or why it must be ended. Return None if neither is the case."""
+        """Return how the process has ended, or why it must be killed; None if it works."""
         if (code := self._process.poll()) is not None:
             return f"it ended with exit code {code}"
         if time.monotonic() - self._heard_at > SILENT_S:
-            return f"it has said nothing for {SILENT_S:g} s"
+            return f"it has sent nothing for {SILENT_S:g} s"
         return None
 
     def end(self) -> None:
@@ -412,7 +413,7 @@ class _Child:
 
 
 class Page:
-    """The API and the web page without a driver, in a thread, to watch what a script does."""
+    """The API and the web page in a thread, without a driver, to watch the searches of a script."""
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = _secured(settings or Settings.from_env())
@@ -459,9 +460,9 @@ class Page:
 
 
 def _secured(settings: Settings) -> Settings:
-    """Return the settings with `auth` either on or off. Tokens are needed if others than users of this machine reach the service.
+    """Return the settings with `auth` resolved to on or off. Tokens are needed if other machines can reach the service.
 
-    They do if the address is not loopback. They also do if a proxy forwards their requests, which then come from loopback.
+    That is so if the address is not loopback, or if a proxy on this machine forwards requests from other machines.
 
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
@@ -474,8 +475,8 @@ def _secured(settings: Settings) -> Settings:
         raise SpecError(f"{settings.host!r} is not an address of this machine: {error}", "/host") from error
     if settings.auth == "off" and not loopback:
         raise SpecError(
-            f"a service on {settings.host} needs tokens, because whoever reaches it can run code through it; "
-            "TUNER_AUTH=off is for a service on loopback, behind a proxy that controls access",
+            f"a service on {settings.host} needs tokens, because everybody who can reach it can run code; "
+            "TUNER_AUTH=off is only for a service on loopback, behind a proxy that controls access",
             "/auth",
         )
     settings = secured(settings)
@@ -483,12 +484,12 @@ def _secured(settings: Settings) -> Settings:
 
 
 def _about_tokens(settings: Settings) -> str:
-    """Return what `serve` prints about who may do what. `settings`: the secured ones."""
+    """Return the lines that `serve` prints about access. `settings`: those that `_secured` returned."""
     if settings.auth == "on":
         return f"Every call needs a token{_because(settings)}."
     if settings.trusted_proxies:
-        return "It asks for no token (TUNER_AUTH=off): everybody whom the proxy lets through can run code through it."
-    return "It asks for no token: every user of this machine can run code through it. Use --auth to require tokens."
+        return "It requires no token (TUNER_AUTH=off): everybody whom the proxy lets through can run code."
+    return "It requires no token: every user of this machine can run code through it. Use --auth to require tokens."
 
 
 def _because(settings: Settings) -> str:
@@ -496,12 +497,12 @@ def _because(settings: Settings) -> str:
 
 
 def _check_tokens(settings: Settings, store: Store) -> None:
-    """Raise SpecError if tokens are needed and nobody has one that may create others."""
+    """Raise SpecError if tokens are needed and there is none with the role admin."""
     by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
     if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(
-            f"serving on {settings.host} with tokens{_because(settings)} needs one of an admin, and there is none; "
-            "create it with `tuner token create NAME --role admin`",
+            f"serving on {settings.host} with tokens{_because(settings)} needs an admin's token, and there is "
+            "none; create it with `tuner token create NAME --role admin`",
             "/auth",
         )
 

@@ -1,4 +1,4 @@
-"""The settings of this installation: the only reader of the environment. `docs/configuration.md` lists them all."""
+"""The settings of this installation. No other module reads the environment. `docs/configuration.md` lists all settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ class OidcRule:
 
     group: str
     role: Literal["viewer", "editor", "admin"]
-    project: str | None = None  # the only one that they see; None: all
+    project: str | None = None  # the only project that they may see; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The values from the environment. Command-line options replace them by `dataclasses.replace`."""
 
-    home: Path = _setting("TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner"))  # noqa: RUF009
+    home: Path = _setting(  # noqa: RUF009
+        "TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner")
+    )
     database_url: str = _setting(
         "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
     )  # it may contain a password
@@ -55,13 +57,14 @@ class Settings:
     )
     auth: Literal["auto", "on", "off"] = _setting(
         "TUNER_AUTH",
-        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback or "
-        "TUNER_TRUSTED_PROXIES is set; off: none does, on loopback only, because your own proxy controls access",
+        "whether calls of the API need a token; on: yes; auto: only if the service listens on an address other "
+        "than loopback, or TUNER_TRUSTED_PROXIES is set; off: no, which is allowed on loopback only, for a "
+        "service behind a proxy that controls access",
         default="auto",
     )
     trusted_proxies: tuple[str, ...] = _setting(
         "TUNER_TRUSTED_PROXIES",
-        "addresses or networks of proxies, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed",
+        "addresses or networks of proxies, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto headers are trusted",
         default=(),
     )
     root_path: str = _setting(
@@ -69,19 +72,23 @@ class Settings:
     )
     oidc_issuer: str | None = _setting(
         "TUNER_OIDC_ISSUER",
-        "the OpenID Connect provider that people sign in with, as https://sso.example.com/realms/ml; needs the extra `oidc`",
+        "the OpenID Connect provider with which people sign in, such as https://sso.example.com/realms/ml; needs "
+        "the extra `oidc`",
         default=None,
     )
     oidc_client_id: str | None = _setting(
         "TUNER_OIDC_CLIENT_ID", "the service's client id at that provider", default=None
     )
     oidc_client_secret: str | None = _setting(
-        "TUNER_OIDC_CLIENT_SECRET", "its secret there; unset for a public client", default=None, shown=False
+        "TUNER_OIDC_CLIENT_SECRET",
+        "the client's secret at that provider; unset for a public client",
+        default=None,
+        shown=False,
     )
     oidc_roles: tuple[OidcRule, ...] = _setting(
         "TUNER_OIDC_ROLES",
-        "which group has which role, as `ml-admins=admin, vision=editor@vision, *=viewer`, where @ limits to a project and * is "
-        "everybody; the first group of the list that a person is in counts",
+        "the role of each group, such as `ml-admins=admin, vision=editor@vision, *=viewer`; @ limits the role to "
+        "a project, and * is everybody; a person has the role of the first group in the list that they belong to",
         default=(),
     )
     oidc_groups_claim: str = _setting(
@@ -89,7 +96,7 @@ class Settings:
     )
     metrics: Literal["auto", "open", "off"] = _setting(
         "TUNER_METRICS",
-        "who may read GET /metrics: auto: who may read the API; open: everybody who reaches the service; off: nobody",
+        "who may read GET /metrics; auto: everybody who may read the API; open: everybody who can reach the service; off: nobody",
         default="auto",
     )
     audit_days: float = _setting(
@@ -97,16 +104,16 @@ class Settings:
     )
     webhook_private: bool = _setting(
         "TUNER_WEBHOOK_PRIVATE",
-        "1: webhooks may also go to private and loopback addresses; 0: only to addresses of the internet",
+        "1: webhooks may also be sent to private and loopback addresses; 0: only to public ones",
         default=False,
     )
     lease_s: float = _setting(
-        "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
+        "TUNER_LEASE_S", "seconds after which a driver that does not renew its lease may be replaced", default=30.0
     )
     outage_s: float = _setting(
         "TUNER_OUTAGE_S",
-        "how many seconds training continues while the database is away or full; after that it ends, and it resumes from the "
-        "last checkpoints once the database is back",
+        "how many seconds training continues while the database is unreachable or full; after that it stops, and "
+        "resumes from the last checkpoints once the database is back",
         default=3600.0,
     )
     usage_every_s: float = _setting(
@@ -126,32 +133,36 @@ class Settings:
     )
     log_bytes: int = _setting(
         "TUNER_LOG_BYTES",
-        "how many bytes of each rank's output in a segment the database keeps, its beginning and its end; 0: none",
+        "how many bytes of a rank's output in one segment the database keeps (the first quarter and the last "
+        "three quarters of this size); 0: none",
         default=4 << 20,
     )
     address: str | None = _setting(
         "TUNER_ADDRESS",
-        "the service that `tuner.connect` and the command line talk to, as http://host:8000; the command line uses the "
-        "database of this home if it is unset",
+        "the service that `tuner.connect` and the command line use, such as http://host:8000; if it is unset, "
+        "the command line uses the database of this home",
         default=None,
     )
     token: str | None = _setting(
-        "TUNER_TOKEN", "the token with which they sign in at that service", default=None, shown=False
+        "TUNER_TOKEN",
+        "the token that `tuner.connect` and the command line send to that service",
+        default=None,
+        shown=False,
     )
     log_days: float = _setting(
         "TUNER_LOG_DAYS",
-        "days after the end of an experiment after which what its ranks printed is deleted from the database; 0: never",
+        "days after the end of an experiment until its ranks' output is deleted from the database; 0: never",
         default=0.0,
     )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
     log_format: Literal["text", "json"] = _setting(
-        "TUNER_LOG_FORMAT", "how the service logs: text, or json for one object a line", default="text"
+        "TUNER_LOG_FORMAT", "the format of the service's log: text, or json for one object per line", default="text"
     )
 
     traces: str | None = _setting(
         "TUNER_TRACES",
-        "an OpenTelemetry collector that takes OTLP over HTTP, as http://localhost:4318; unset: no traces; needs the extra "
-        "`otel`",
+        "an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; unset: no traces; "
+        "needs the extra `otel`",
         default=None,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner import log_format
 from tuner.errors import SpecError
+from tuner.names import with_extra
 
 PATH = "/v1/traces"
 """The path at which a collector takes traces by OTLP over HTTP."""
@@ -20,7 +21,7 @@ _tracer: Any = None
 
 
 def configure(endpoint: str | None, part: str, version: str) -> None:
-    """Send the spans of this process to a collector; to none if `endpoint` is None.
+    """Send the spans of this process to a collector. Do nothing if `endpoint` is None.
 
     Args:
         endpoint: its address, such as ``http://localhost:4318``.
@@ -38,7 +39,7 @@ def configure(endpoint: str | None, part: str, version: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise SpecError(f"needs the extra otel: pip install 'tuner[otel]' ({error})", "/traces") from error
+        raise SpecError(f"needs the extra otel: {with_extra('otel')} ({error})", "/traces") from error
     whole = endpoint if endpoint.endswith(PATH) else endpoint.rstrip("/") + PATH
     provider = TracerProvider(resource=Resource.create({"service.name": f"tuner-{part}", "service.version": version}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole)))
@@ -46,19 +47,19 @@ def configure(endpoint: str | None, part: str, version: str) -> None:
 
 
 def use(provider: Any) -> None:
-    """Give the spans of this process to a provider of OpenTelemetry's; to nobody if it is None."""
+    """Use this OpenTelemetry tracer provider for the spans of this process; None turns spans off."""
     global _tracer
     _tracer = provider.get_tracer("tuner") if provider is not None else None
 
 
 def span(name: str, carrier: Mapping[str, str] | None = None, **attributes: Any) -> AbstractContextManager[Any]:
-    """Return a context manager that is a span, whose value is the span, or None if there are no traces.
+    """Return a context manager for a span. Its value is the span, or None if tracing is off.
 
-    The ids that `log_format.about` has set are attributes, too. An exception is recorded, and passes through.
+    The span's attributes include the ids that `log_format.about` has set. An exception is recorded and raised again.
 
     Args:
         name: of the span.
-        carrier: the headers of a request, which may name the span that has caused it (W3C's ``traceparent``).
+        carrier: the headers of a request, which may contain its parent span (W3C's ``traceparent``).
         attributes: shown as ``tuner.NAME``. Those that are None are left out.
     """
     if _tracer is None:

@@ -108,7 +108,7 @@ def test_a_port_that_a_tuner_has_is_fine(settings: Settings) -> None:
         found = only(doctor.check_port(settings))
     finally:
         page.stop()
-    assert (found.level, found.what.startswith("a tuner serves")) == ("ok", True)
+    assert (found.level, found.what.startswith("a tuner service runs")) == ("ok", True)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, torch: list[object], gpus: int) -> Finding:
@@ -144,7 +144,7 @@ def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.Mon
     assert failed.what == "OSError: no such device"
     killed = doctor._apart("import os; os.kill(os.getpid(), 9)", 30)
     assert isinstance(killed, Finding)
-    assert killed.what == "it was ended by signal 9"
+    assert killed.what == "it was killed by signal 9"
     hung = doctor._apart("import time; time.sleep(60)", 0.5)
     assert isinstance(hung, Finding)
     assert "no answer" in hung.what

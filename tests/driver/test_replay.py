@@ -95,7 +95,7 @@ def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -
         if each.number in stopped:
             assert f"ends at iteration {stopped[each.number]}" in each.replayed.reason
     assert found.censored == len(stopped)
-    assert any("would have cost more than shown here" in note for note in found.notes)
+    assert any("the real cost would be higher than shown here" in note for note in found.notes)
     assert "the same training or more" in found.summary
 
 
@@ -212,7 +212,7 @@ def test_population_based_training_is_refused_with_the_reason() -> None:
         again(searched("fifo"), {"type": "pbt", "perturbation_interval": 3})
     happened = searched({"type": "pbt", "perturbation_interval": 3}, num_samples=8)
     assert any(isinstance(entry, d.Exploit) for _, entry in happened.log)
-    with pytest.raises(SpecError, match="went on from another trial's checkpoint"):
+    with pytest.raises(SpecError, match="continued from another trial's checkpoint"):
         recording(happened.log)
 
 

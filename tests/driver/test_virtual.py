@@ -396,7 +396,7 @@ def test_what_a_run_would_warn_of_a_simulation_warns_of() -> None:
             yield Step({"loss": config["x"]})
 
     asked: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "scheduler": "fifo"}
-    with pytest.warns(UserWarning, match="stop looks at 'los'.*did you mean 'loss'") as caught:
+    with pytest.warns(UserWarning, match="stop uses 'los'.*did you mean 'loss'") as caught:
         done = simulate(evaluate, {"x": tuner.uniform(0, 1)}, **asked, stop={"los": 0.1})
     assert done.warnings == [str(one.message) for one in caught]
     assert caught[0].filename == __file__, "where the user called it"

@@ -67,7 +67,7 @@ def test_changes_are_stored_at_once_and_only_the_drivers_part_is_a_command(store
     told = {"num_samples": 9, "limits": {"max_concurrent_trials": 3}}  # stop_grace_s is as it was
     assert commands(store, made) == [("amend", told)]
     [command] = store.commands.pending([made.id])
-    assert command.reason == ("a user changed num_samples from 4 to 9, limits.max_concurrent_trials from None to 3")
+    assert command.reason == "a user changed num_samples from 4 to 9, limits.max_concurrent_trials from None to 3"
     assert [found.public_id for found in store.experiments.named("wider")] == [made.public_id]
     again = amend_experiment(store, made.public_id, {"name": "wider", "num_samples": 9})
     assert (again.revision, len(commands(store, made))) == (1, 1)
@@ -88,13 +88,17 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
         (
             {"seed": 3},
             "/seed",
-            "cannot be changed; what can is name, notes, tags, num_samples, priority, weight, limits",
+            "cannot be changed; only these fields can: name, notes, tags, num_samples, priority, weight, limits",
         ),
         ({"limits": {"stop_grace": 3}}, "/limits/stop_grace", "unknown field; did you mean stop_grace_s?"),
         ({"limits": {"stop_grace_s": -3}}, "/limits/stop_grace_s", "expected a number above 0, got -3"),
         ({"limits": {"budget": 3}}, "/limits/budget", "only the freeze_thaw scheduler counts full trainings"),
         ({"num_samples": 0}, "/num_samples", "expected at least 1, got 0"),
-        ({"num_samples": None}, "/num_samples", "null needs limits.time_budget_s, as the experiment would never end"),
+        (
+            {"num_samples": None},
+            "/num_samples",
+            ("null needs limits.time_budget_s, because the experiment would never end without it"),
+        ),
         ({"name": None}, "/name", "must not be null"),
         ({"tags": {"a=b": "c"}}, "/tags/a=b", 'has control characters or "="'),
         ({"tags": {str(n): "" for n in range(51)}}, "/tags", "an experiment has at most 50 tags"),
@@ -277,7 +281,7 @@ def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_
         delete_experiment(sqlite_store, made.public_id, **places)
     sqlite_store.drivers.renew(made.id, epoch, 60.0, time.time())
     poked: list[str] = []
-    with pytest.raises(Conflict, match="has not let go of it yet"):
+    with pytest.raises(Conflict, match="has not released it yet"):
         delete_experiment(
             sqlite_store, made.public_id, force=True, poke=lambda: poked.append("poke"), wait_s=0.0, **places
         )

@@ -132,7 +132,5 @@ def test_no_more_reports_are_read_than_fit_into_memory(sqlite_store: Store, monk
     monkeypatch.setattr(earlier, "MOST_REPORTS", 2 * 12 * 9)
     found = with_earlier(sqlite_store, spec_of("next", warm_start="auto"))
     assert names(found) == ["new", "old"]
-    assert (
-        "learned nothing from long: with its 180 reports there would be more than 216 to read" in found.earlier["notes"]
-    )
+    assert "did not learn from long: with its 180 reports, the total would exceed 216" in found.earlier["notes"]
     assert long.id not in read

@@ -122,7 +122,7 @@ def test_what_is_not_known_is_said(sqlite_store: Store) -> None:
     made = search(sqlite_store)
     found = told(sqlite_store, made)
     assert (found.end, found.best, found.more) == (None, None, None)
-    assert found.summary == "nothing is known before the first trial has trained for a while"
+    assert found.summary == "there is no forecast before the first trial has trained for a while"
 
     made = search(sqlite_store, trials=5000, name="long")
     made.advance(200, at_once=50)
@@ -137,7 +137,7 @@ def test_what_is_not_known_is_said(sqlite_store: Store) -> None:
     found = told(sqlite_store, made)
     assert found.end is not None
     assert (found.best, found.more) == (None, None)
-    assert "for one objective only" in found.summary
+    assert "only for one objective" in found.summary
 
 
 async def test_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None:

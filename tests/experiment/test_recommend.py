@@ -99,7 +99,7 @@ def test_experiments_that_say_nothing_are_left_out_with_the_reason(home: Store) 
     assert found.options == ()
     assert found.left_out == {
         "few": "it has fewer than 8 trials",
-        "stopped": "its trials were stopped too early to know how they would have gone on",
+        "stopped": "its trials were stopped too early to know their later values",
     }
     assert "run one with scheduler='fifo'" in found.summary
 

@@ -108,7 +108,7 @@ def test_functions_of_users_are_not_called(sqlite_store: Store) -> None:
 
 def test_an_own_scheduler_that_is_not_known_has_to_be_replaced(sqlite_store: Store) -> None:
     record = recorded(sqlite_store, resolved={"scheduler": {"type": "python", "repr": "<mine>"}})
-    with pytest.raises(SpecError, match="name the one to replay it with"):
+    with pytest.raises(SpecError, match="pass a scheduler to replay it with"):
         replay(sqlite_store, record)
     assert replay(sqlite_store, record, scheduler="asha").saved > 0
 

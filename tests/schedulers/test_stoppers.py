@@ -170,7 +170,7 @@ def test_trials_end_where_they_should(stop: Any, iterations: int, says: str) -> 
     assert all(trial.state is TrialState.COMPLETED and says in trial.reason for trial in run.trials)
 
 
-@pytest.mark.filterwarnings("ignore:stop looks at:UserWarning")
+@pytest.mark.filterwarnings("ignore:stop uses:UserWarning")
 @pytest.mark.parametrize(
     ("stop", "name"),
     [
@@ -186,15 +186,13 @@ def test_a_metric_that_never_comes_is_said_once_at_the_first_report_and_at_the_e
     )
     notes = [(seq, entry) for seq, entry in run.log if isinstance(entry, Note)]
     first = next(seq for seq, entry in run.log if isinstance(entry, Reported))
-    what = (
-        f"stop looks at '{name}', which is not among the reported metrics: 'm' (until it is reported, it ends nothing)"
-    )
+    what = f"stop uses '{name}', which is not among the reported metrics: 'm' (it has no effect until it is reported)"
     assert [(seq, note.reason) for seq, note in notes] == [(first + 1, f"{what}; did you mean 'm'?")]
     finish: Any = run.decisions[-1]
-    assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop looks at"
+    assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop uses"
 
 
-@pytest.mark.filterwarnings("ignore:stop looks at:UserWarning")
+@pytest.mark.filterwarnings("ignore:stop uses:UserWarning")
 def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
     def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
         for step in range(1, 20):

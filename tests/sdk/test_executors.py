@@ -45,8 +45,8 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
     ("changes", "why"),
     [
         ({"scaling": Scaling(num_workers=2)}, "its trials are one process each, and num_workers is 2"),
-        ({"scaling": Scaling(use_gpu=True)}, "it gives trials only CPUs, and GPU is asked for"),
-        ({"scaling": Scaling(resources_per_worker={"TPU": 1})}, "it gives trials only CPUs, and TPU is asked for"),
+        ({"scaling": Scaling(use_gpu=True)}, "it gives trials only CPUs, but GPU is requested"),
+        ({"scaling": Scaling(resources_per_worker={"TPU": 1})}, "it gives trials only CPUs, but TPU is requested"),
         ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
         ({"entrypoint": "module:train", "code": None}, "imported by name, so its modules may use Ray"),
         ({"executor": "ray"}, "executor is 'ray'"),

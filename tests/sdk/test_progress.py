@@ -94,14 +94,14 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
     with progress:
         log = [
             (4, a_report(0, 1)),
-            (5, Note(reason="stop looks at [acuracy]", warning=True)),
+            (5, Note(reason="stop uses [acuracy]", warning=True)),
             (6, Note(reason="for the log only")),
         ]
         sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0 + 2)
         progress.update()
         sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(7, a_report(0, 2))], trials=[trial]), T0 + 3)
         progress.update()
-    assert out.getvalue().count("warning: stop looks at [acuracy]") == 1
+    assert out.getvalue().count("warning: stop uses [acuracy]") == 1
     assert "for the log only" not in out.getvalue()
     assert [note.seq for note in sqlite_store.log.warnings(made.id)] == [5]
     assert sqlite_store.log.warnings(made.id, after=5) == []
@@ -162,7 +162,7 @@ def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store
 
 def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended(**CONSTRAINED))
-    assert "no trial meets the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
+    assert "no trial satisfies the constraints (size at most 0.25): the nearest one, trial 0, has size = 0.5" in text
     assert "warning" not in text
 
 

@@ -160,7 +160,9 @@ def test_what_cannot_be_sent_is_said(server: str, monkeypatch: pytest.MonkeyPatc
         tuner.run(train, SPACE, **{**WAYS, "scheduler": Mine()}, address=server)
     with pytest.raises(SpecError, match="space: it has choices or functions that are Python objects"):
         tuner.run(train, {"act": tuner.choice([print, len])}, **WAYS, address=server)
-    with pytest.raises(SpecError, match="trainable: objects of tuner.with_parameters are stored where"):
+    with pytest.raises(
+        SpecError, match="trainable: the workers of the service have to read objects of tuner.with_parameters"
+    ):
         tuner.run(tuner.with_parameters(lambda config, data: None, data=[1]), SPACE, **WAYS, address=server)
     with pytest.raises(SpecError, match="runtime_env: local directories"):
         tuner.run(train, SPACE, **WAYS, runtime_env={"working_dir": str(tmp_path)}, address=server)

@@ -65,7 +65,7 @@ def test_without_that_ray_the_error_names_the_node(
     result = won_by(sqlite_store, elsewhere(tmp_path))
     assert result.best_checkpoint is not None
     with (
-        pytest.raises(CheckpointError, match=f"on the disk of node {NODE[:8]}, which only a process connected to that"),
+        pytest.raises(CheckpointError, match=f"on the disk of node {NODE[:8]}, which can be read only from a process"),
         result.best_checkpoint.as_directory(),
     ):
         pass

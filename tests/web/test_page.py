@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.columns import from_columns
 from tests.web.conftest import Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
@@ -267,7 +268,7 @@ def test_a_hidden_tab_holds_no_connection_and_misses_nothing(visit: Open, runnin
     page.on("requestfailed", lambda request: ended.append(request.url))
     page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => window.away === true })")
     page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
-    expect(page.get_by_role("status")).to_have_text("live when seen")
+    expect(page.get_by_role("status")).to_have_text("live when visible")
     wait_until(page, lambda: any("/changes" in url for url in ended), "closing the stream")
     trials = len(running.core.trials)
     running.advance(80)
@@ -290,7 +291,7 @@ def test_the_part_that_is_zoomed_to_is_read_more_finely(visit: Open, service: Se
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
         page.mouse.up()
-    part = found.value.json()
+    part = from_columns(found.value.body())
     assert part["width"] == 1, "every report of the part is there"
     x = part["series"][0]["segments"][0]["x"]
     assert x == list(range(int(x[0]), int(x[-1]) + 1))
@@ -358,7 +359,7 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
     expect(failure).to_contain_text(SHAPES)
     expect(failure).to_contain_text('File "train.py", line 18, in step')
     panel.get_by_role("tab", name="Segments · 2").click()
-    expect(panel).to_contain_text("Run again after a failure at iteration 3")
+    expect(panel).to_contain_text("Retry after a failure at iteration 3")
     expect(panel).to_contain_text("2 ranks on 10.0.0.4, 10.0.0.5")
     panel.get_by_role("tab", name="Decisions").click()
     expect(panel.get_by_role("region", name="Decisions, newest first")).to_contain_text("retry")
@@ -390,7 +391,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     exploited = [t for t in search.core.trials if t.segments[-1].cause == "exploit"]
     assert exploited
     page = visit(f"/experiments/{search.public_id}?trial={exploited[0].number}")
-    expect(page.get_by_text("took over another trial's weights")).to_be_visible()
+    expect(page.get_by_text("continued from another trial's weights")).to_be_visible()
     page.get_by_role("dialog").get_by_role("tab", name="Lineage").click()
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
@@ -406,7 +407,7 @@ def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search)
     header = page.locator("main header").first
     page.get_by_role("button", name="Pause").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("leaves at its next report")
+    expect(dialog).to_contain_text("stops at its next report")
     dialog.get_by_role("button", name="Keep it running").click()
     assert running.store.commands.pending([running.id]) == []
     for action, state in (("Pause", "paused"), ("Resume", "running"), ("Cancel", "cancelled")):

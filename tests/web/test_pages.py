@@ -125,11 +125,11 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     assert dict(store.experiments.get(ended.public_id).spec.tags) == {"team": "vision"}
     choose("Try a configuration")
     page.get_by_role("button", name="Try it").click()
-    expect(page.get_by_text("Asked for one more trial.")).to_be_visible()
+    expect(page.get_by_text("Requested one more trial.")).to_be_visible()
     page.get_by_role("button", name="Continue").click()
     page.get_by_label("Trials to add").fill("3")
     page.get_by_role("dialog").get_by_role("button", name="Continue").click()
-    expect(page.get_by_text("Asked for 3 more trials.")).to_be_visible()
+    expect(page.get_by_text("Requested 3 more trials.")).to_be_visible()
     asked = [command.command for command in store.commands.pending([ended.id])]
     assert {"pin", "enqueue", "continue", "amend"} <= set(asked)
     choose("Fork")
@@ -143,17 +143,17 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page.goto(f"{service.url}/experiments/{gone.public_id}")
     choose("Delete")
     page.get_by_label("Type its name to confirm").fill("gone")
-    page.get_by_role("button", name="Delete for good").click()
+    page.get_by_role("button", name="Delete permanently").click()
     expect(page).to_have_url(re.compile("/experiments$"))
     expect(page.get_by_role("link", name="gone", exact=True)).to_have_count(0)
 
 
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:
     page = visit("/settings")
-    expect(page.get_by_text("There are none yet.")).to_be_visible()
+    expect(page.get_by_text("No tokens yet.")).to_be_visible()
     page.get_by_label("Name").fill("night shift")
     page.get_by_role("button", name="Create", exact=True).click()
-    expect(page.get_by_text("nobody can read it again")).to_be_visible()
+    expect(page.get_by_text("it cannot be shown again")).to_be_visible()
     [token] = service.store.access.tokens()
     assert (token.name, str(token.role)) == ("night shift", "editor")
     page.get_by_role("button", name="Revoke night shift").click()
@@ -258,15 +258,15 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         ("parameters", f"{one}?tab=parameters", "Importance of parameters"),
         ("decisions", f"{one}?tab=decisions", "all 27 trials ended"),
         ("set-up", f"{one}?tab=setup", "Scheduler"),
-        ("timeline", f"{one}?tab=timeline", "waiting for room"),
+        ("timeline", f"{one}?tab=timeline", "waiting for resources"),
         ("devices", f"{one}?tab=timeline&by=device", "idle"),
         ("checkpoints", f"{one}?trial=1&view=checkpoints", "Download"),
         ("lineage", f"/experiments/{population.public_id}?tab=lineage", "Lineage of the population"),
         ("pareto", f"/experiments/{several.public_id}", "Pareto front"),
         ("trial", f"/trials/{trials[4].public_id}", "Failure"),
         ("logs", f"/trials/{trials[4].public_id}?view=logs", "Failure"),
-        ("compare", f"/compare?trials={pair}", "What they differ in"),
-        ("new", "/new", "What it would do"),
+        ("compare", f"/compare?trials={pair}", "Differences"),
+        ("new", "/new", "Preview"),
         ("settings", "/settings", "New token"),
         ("neighbours", f"/trials/{trials[4].public_id}?view=neighbours", "nearest neighbours reached"),
         ("cluster", "/cluster", "room is kept for it"),

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from benchmarks.page_scale import make
+from benchmarks.page_data import make
 from tests.web.conftest import Open, Service
 from tests.web.searches import Search, digits
 from tests.web.test_page import INK, curves, expect, wait_until

@@ -208,7 +208,7 @@ def test_an_exploit_breaks_the_curve_and_has_an_arrow_from_its_donor(
         if segment.cause == "exploit" and segment.ordinal == 2
     )
     page = visit(f"/experiments/{population.public_id}?all=1&trial={taken[0].number}")
-    expect(page.get_by_text("took over another trial's weights")).to_be_visible()
+    expect(page.get_by_text("continued from another trial's weights")).to_be_visible()
     wait_until(page, lambda: page.evaluate(UPPER_INK) > 300, "drawing the trial that is open")
     shot(page, tmp_path, "exploits")
     # With the arrows there is more ink than if the sources cannot be read.
@@ -279,7 +279,7 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     visit: Open, finished: Search, tmp_path: Path
 ) -> None:
     page = visit(f"/experiments/{finished.public_id}?tab=parameters", height=1000)
-    axis = page.get_by_role("slider", name="Choose by lr")
+    axis = page.get_by_role("slider", name="Filter by lr")
     box = axis.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
     page.mouse.down()
@@ -293,7 +293,8 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     expect(page.get_by_role("heading", name=f"Trials · {len(within)} of 27")).to_be_visible()
     ended = [t for t in within if t.state in ("completed", "stopped") and t.best_value is not None]
     finite = [t for t in within if t.best_value is not None]
-    expect(page.get_by_text(f"PED-ANOVA over {len(ended)} chosen trials")).to_be_visible()
+    # The first answer waits until the service has loaded Optuna.
+    expect(page.get_by_text(f"PED-ANOVA over {len(ended)} chosen trials")).to_be_visible(timeout=60_000)
     expect(page.get_by_role("img", name=f"accuracy of {len(finite)} trials over lr;")).to_be_visible()
     both = {"lr": [low, high], "width": ["64"]}
     wide = [t for t in within if t.params["width"] == 64]
@@ -306,9 +307,9 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     title = page.get_by_role("button", name="Move the axis width with the left and right arrow keys")
     order = page.get_by_role("slider").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
     title.focus()
-    page.keyboard.press("ArrowLeft" if order.index("Choose by width") > 0 else "ArrowRight")
+    page.keyboard.press("ArrowLeft" if order.index("Filter by width") > 0 else "ArrowRight")
     expect(page.get_by_role("button", name="order by importance")).to_be_visible()
-    assert json.loads(address(page)["axes"]).index("width") != order.index("Choose by width")
+    assert json.loads(address(page)["axes"]).index("width") != order.index("Filter by width")
     page.get_by_role("button", name="order by importance").click()
     expect(page.get_by_role("img", name=re.compile("accuracy of .* trials over lr;"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("trials by .* and .*; the table"))).to_be_visible()

@@ -25,7 +25,7 @@ PATIENCE_S = 3600.0
 _GONE = 410
 
 Assignment = Mapping[str, Any]
-"""What the service has lent: the fields of `tuner.api.schemas.Assignment`."""
+"""The trial that the service has lent: the fields of `tuner.api.schemas.Assignment`."""
 
 
 class Leases:

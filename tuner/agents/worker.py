@@ -41,7 +41,7 @@ AGAIN_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an agent runs, and where.
+    """The function that an agent runs, and its folders.
 
     Args:
         make: returns what to run, a function or a script, for an objective; None: the entrypoint of the experiment.

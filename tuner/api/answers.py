@@ -1,4 +1,4 @@
-"""Read requests and write answers, for all routes."""
+"""Read requests and write responses, for all routes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
-PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]
+PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "it does not exist"}}
 BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
@@ -37,7 +37,7 @@ IfMatch = Annotated[
     str | None,
     Header(
         max_length=1000,
-        description="the ETag with which the experiment was read; the request fails if it has been changed since, reports aside",
+        description="the ETag of the experiment when it was read; the request fails if a user has changed it since",
     ),
 ]
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
@@ -62,7 +62,7 @@ def answer(
 
 
 def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
-    """Return an experiment. Its ETag begins with its revision, which is all that If-Match compares."""
+    """Return an experiment. Its ETag begins with the revision; If-Match compares only that."""
     model = Experiment.of(record, store.metrics.names(record.id))
     return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
 
@@ -77,7 +77,7 @@ def shown_checkpoint(store: Store, record: CheckpointRecord) -> Response:
 
 
 def revision_of(if_match: str | None) -> int | None:
-    """Return the revision in an If-Match header; None if any will do. Raise Stale for an ETag that no experiment has."""
+    """Return the revision in an If-Match header; None if it matches any. Raise Stale for an ETag that no experiment has."""
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in (if_match or "*").split(",")]
     if "*" in tags:
         return None
@@ -85,11 +85,11 @@ def revision_of(if_match: str | None) -> int | None:
     found = [int(number) for number in numbers if number.isascii() and number.isdecimal() and len(number) < 10]
     if not found:
         raise Stale(f"If-Match is {if_match}, which is not the ETag of any state of this experiment")
-    return max(found)  # an older one could not match a newer state
+    return max(found)  # an older revision cannot match a newer state
 
 
 def checked(model: type[M], data: Any) -> M:
-    """Return the body as this model. Raise SpecError for its mistakes."""
+    """Parse the body as this model. Raise SpecError with all mistakes."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -103,13 +103,13 @@ def etag(of: bytes) -> str:
 
 
 def knows(request: Request, tag: str) -> bool:
-    """Return True if the client has the answer with this ETag already."""
+    """Return True if the client already has the answer with this ETag."""
     known = request.headers.get("if-none-match", "").split(",")
     return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:
-    """Raise SpecError for query parameters that the route does not have, each with the parameter that was likely meant."""
+    """Raise SpecError for query parameters that the route does not have, and suggest the ones that were meant."""
     known = _parameters(request.scope["route"].dependant)
     unknown = dict.fromkeys(name for name in request.query_params if name not in known)
     if unknown:
@@ -127,8 +127,8 @@ async def json_body(request: Request) -> Any:
     """Return the body as JSON.
 
     Raises:
-        SpecError: the body is not JSON. NaN, a name that occurs twice in an object, and encodings other than UTF-8 are errors,
-            although Python would read them.
+        SpecError: the body is not JSON. NaN, duplicate names in an object, and encodings other than UTF-8 are errors
+            too, although Python's parser accepts them.
     """
     body = await request.body()
     try:
@@ -144,7 +144,7 @@ async def json_body(request: Request) -> Any:
 
 
 async def optional_json_body(request: Request) -> Any:
-    """Return the body as JSON, or None if there is none. Raise SpecError as `json_body` does."""
+    """Return the body as JSON, or None if there is none. Raise SpecError like `json_body`."""
     return await json_body(request) if await request.body() else None
 
 
@@ -162,5 +162,5 @@ def _refuse_constant(name: str) -> Any:
 
 
 def plain_text(value: str) -> str:
-    """Return a text without the characters that databases refuse, so that a name with one is not found instead of an error."""
+    """Remove characters that databases refuse, so that a name with such characters is not found instead of causing an error."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

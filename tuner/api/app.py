@@ -42,10 +42,11 @@ from tuner.api.routes import (
 from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent, SpecError
+from tuner.names import with_extra
 from tuner.settings import Settings
 from tuner.store import Store
 
-GZIP_LEVEL = 1  # higher levels take several times as long and save only a few per cent
+GZIP_LEVEL = 1  # higher levels take several times as long and save only a few percent
 
 
 def create_app(
@@ -69,12 +70,12 @@ def create_app(
         store: the database. The caller closes it.
         poke: called after a command or an experiment was written, to wake the driver. It must return at once.
         problem: returns why the driver is not ready, or None.
-        look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
-            raises DriverSilent if no driver answers.
-        cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
-        figures: returns what the driver host measures of itself, or None if there is none.
+        look: returns rank -> {"stack": ..., resource usage} of a segment, or an empty dict if the segment is not
+            running. It raises DriverSilent if no driver answers.
+        cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
+        figures: returns the driver host's own metrics, or None if there is no host.
         agents: passes a question of an agent on to `Host.agent`. It raises DriverSilent if there is no driver.
-        web: the folder of the built page. By default the one in the package.
+        web: the folder of the built page. None: the one in the package.
     """
     settings = secured(settings)
     context = Context(
@@ -151,12 +152,12 @@ def _sign_in(settings: Settings) -> APIRouter:
         from tuner.api.oidc import Provider
         from tuner.api.routes import sign_in
     except ImportError as error:
-        raise SpecError(f"needs the extra oidc: pip install 'tuner[oidc]' ({error})", "/oidc_issuer") from error
+        raise SpecError(f"needs the extra oidc: {with_extra('oidc')} ({error})", "/oidc_issuer") from error
     return sign_in.router(Provider(settings))
 
 
 def _no_cluster() -> Mapping[str, Any]:
-    raise DriverSilent("no driver runs beside this page; only `tuner serve` knows its cluster")
+    raise DriverSilent("this service has no driver; only `tuner serve` shows the cluster")
 
 
 def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
@@ -164,4 +165,6 @@ def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Futur
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
-    raise DriverSilent("a script drives this experiment; only an experiment that `tuner serve` drives can be looked at")
+    raise DriverSilent(
+        "a script drives this experiment; stacks are available only for experiments that `tuner serve` drives"
+    )

@@ -40,7 +40,7 @@ from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 log = logging.getLogger(__name__)
 
 COOKIE = "tuner_session"
-"""The prefix of the names of cookies; the port follows."""
+"""The prefix of cookie names. The port follows."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
 METRICS = "/metrics"
@@ -49,13 +49,13 @@ ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
 """Routes for programs that run trials. They are all that a token of the role agent may call."""
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
-"""Routes that viewers may not read, because the URL of a Slack webhook is a secret."""
+"""Routes that viewers may not read, because the URL of a Slack webhook is secret."""
 
 KNOWN_S = 5.0
-"""A token that was revoked may be used for this long: this is how often the database is asked about a token."""
+"""Seconds between two look-ups of a token in the database. A revoked token may be used for this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""One address may fail to sign in this many times within this many seconds."""
+"""The number of failed attempts to sign in that are allowed per address, and the period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
@@ -68,17 +68,17 @@ class Identity:
     role: Role
     token_id: str | None = None
     expires_at: float | None = None
-    project: str | None = None  # the only one that it may see; None: all
+    project: str | None = None  # the only project that it may see; None: all
 
 
 LOCAL = Identity("local", Role.ADMIN)
 
 
 def secured(settings: Settings) -> Settings:
-    """Return the settings with `auth` on if it is `auto` and others than users of this machine may reach the service.
+    """Return the settings with `auth` on if it is `auto` and other machines may reach the service.
 
-    They may if its address is not loopback, if people sign in with an OpenID Connect provider, and if a proxy passes their
-    requests on: to the service these come from loopback.
+    That is so if the address is not loopback, if people sign in with an OpenID Connect provider, or if a proxy on this
+    machine forwards requests, which then seem to come from loopback.
 
     Raises:
         OSError: the host is not an address of this machine.
@@ -89,7 +89,7 @@ def secured(settings: Settings) -> Settings:
 
 
 def is_here(host: str) -> bool:
-    """Return whether only this machine reaches an address. Raise OSError if it is not an address of this machine."""
+    """Return whether an address can be reached only from this machine. Raise OSError if it is not an address of this machine."""
     return all(_is_loopback(str(info[4][0])) for info in socket.getaddrinfo(host, None))
 
 
@@ -108,7 +108,7 @@ class Credential(NamedTuple):
 
 
 class Authenticator:
-    """Finds the identity behind a token or a session. Belongs to the event loop; asks the database in threads."""
+    """Finds the identity of a token or a session. Use it in the event loop; it queries the database in threads."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.required = settings.auth == "on"
@@ -121,13 +121,13 @@ class Authenticator:
     def asks(self, scope: Scope) -> bool:
         """Return whether the sender of a request needs a token.
 
-        With `auto`, an application that another ASGI server runs cannot know on which address it listens. So it asks everybody
-        who is not on this machine.
+        With `auto`, an app that runs in another ASGI server cannot know its own address. So it requires a token from
+        everybody who is not on this machine.
         """
         return self.required or (self._only_here and not _is_loopback(address_of(scope)))
 
     async def identity_of(self, credential: Credential) -> Identity | None:
-        """Return the identity that a valid token or session belongs to, or None for any other text."""
+        """Return the identity of a valid token or session, or None if it is not valid."""
         key, now = _key(credential), time.monotonic()
         known = self._known.get(key)
         if known is None or now - known[0] > KNOWN_S:
@@ -154,7 +154,7 @@ class Authenticator:
         return None if found is None else Identity(found.name, found.role, found.token, found.expires_at, found.project)
 
     async def open_session(self, identity: Identity) -> tuple[str, float]:
-        """Sign the owner of a token in. Return the secret for the cookie, and how many seconds the session lasts."""
+        """Sign in the owner of a token. Return the secret for the cookie, and the lifetime of the session in seconds."""
         left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
         left = min(left, MAX_COOKIE_AGE_S)
         open_session = functools.partial(
@@ -173,7 +173,7 @@ class Authenticator:
         await asyncio.to_thread(self._store.access.close_session, credential.secret)
 
     def _note_use(self, found: TokenRecord) -> None:
-        """Write the time of its latest use, in the background: reading must not wait for a write, nor fail with it."""
+        """Write the time of its latest use in the background, so that reads neither wait for the write nor fail with it."""
         if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
             return
 
@@ -190,15 +190,15 @@ class Authenticator:
         try:
             await asyncio.to_thread(self._store.access.note, record)
         except StoreError as error:
-            log.warning("not in the audit trail, as the database does not answer: %s (%s)", record, error)
+            log.warning("the database does not answer, so this is missing from the audit trail: %s (%s)", record, error)
 
     def forget(self, token_id: str) -> None:
-        """Ask the database about this token again at its next use, since it was revoked."""
+        """Query the database for this token at its next use, because it was revoked."""
         for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
             del self._known[key]
 
     def must_wait_s(self, address: str) -> float:
-        """Return for how many seconds this address may not try to sign in; 0 if it may."""
+        """Return the seconds until this address may try to sign in again; 0 if it may now."""
         failures = self._failures.get(address)
         if failures is None:
             return 0.0
@@ -210,11 +210,11 @@ class Authenticator:
         return failures[0] + TRIES_S - now if len(failures) >= TRIES else 0.0
 
     def succeeded(self, address: str) -> None:
-        """Forget the failed attempts of an address from which somebody has signed in."""
+        """Forget the failed attempts of an address after a successful one."""
         self._failures.pop(address, None)
 
     def tried(self, address: str) -> None:
-        """Count an attempt to sign in from this address, as failed until `succeeded` is called."""
+        """Count an attempt to sign in from this address. It counts as failed until `succeeded` is called."""
         self._failures.setdefault(address, deque(maxlen=TRIES)).append(time.monotonic())
         while len(self._failures) > 10_000:
             self._failures.pop(next(iter(self._failures)))
@@ -260,31 +260,31 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
-            # Attempts without a valid token are not written down: anybody could fill the disk with them.
+            # Attempts without a valid token are not recorded, because anybody could fill the disk with them.
             # Nor is what agents say: the experiment's log has it, with the name of each agent.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if method not in SAFE and identity is not None and not quiet:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
-        """Return whether the client that opened a stream may still read it. Ask the database every `KNOWN_S` seconds at most."""
+        """Return whether the client of an open stream may still read it. Query the database at most every `KNOWN_S` seconds."""
         if identity is None or credential is None:
             return True
         try:
             return await self._authenticator.identity_of(credential) is not None
         except StoreError:
-            return True  # a stream outlives an outage of the database, which is asked again
+            return True  # a stream survives an outage of the database; the check is repeated later
 
     async def _judge(
         self, credential: Credential | None, path: str, method: str, asks: bool
     ) -> tuple[Identity | None, Response | None]:
-        """Return the caller, and the answer if the call is refused."""
+        """Return the caller, and the error response if the call is refused."""
         try:
             identity = await self._authenticator.identity_of(credential) if credential else None
         except StoreError as error:
             if not isinstance(error, Retryable):
                 raise
-            detail = f"the database does not answer just now: {error}"
+            detail = f"the database does not answer at the moment: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
         if identity is None and not asks and not credential:
             identity = LOCAL
@@ -299,9 +299,7 @@ class Authenticate:
         if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):
             return identity, None
         if identity.role < needed:
-            detail = (
-                f"{identity.name!r} is a token of the role {identity.role}; {method} {path} needs the role {needed}"
-            )
+            detail = f"{identity.name!r} has the role {identity.role}; {method} {path} needs the role {needed}"
             return identity, problem_response(403, detail)
         return identity, None
 
@@ -325,7 +323,7 @@ def address_of(scope: Scope) -> str:
 
 
 def source_of(scope: Scope) -> str:
-    """Return the key under which failed attempts to sign in are counted: the address, or the /64 network of an IPv6 address."""
+    """Return the key for counting failed attempts to sign in: the address, or for IPv6 its /64 network."""
     address = address_of(scope)
     try:
         if ipaddress.ip_address(address).version == 6:
@@ -350,7 +348,7 @@ def cookie_name(scope: Scope) -> str:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the token in a request's header, or the session in its cookie. Credentials for a proxy are not for us."""
+    """Return the token in a request's header, or the session in its cookie. Ignore credentials for a proxy."""
     headers = Headers(scope=scope)
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -362,14 +360,16 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def _key(credential: Credential) -> bytes:
-    """Return the hash under which a credential is cached, so that memory holds no secret."""
+    """Return the hash under which a credential is cached, so that no secret stays in memory."""
     kind = b"session " if credential.is_session else b"token "
     return hashlib.sha256(kind + credential.secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _why_refused(credential: Credential | None, required: bool) -> str:
-    """Return the reason for refusing a caller whose credential is unknown or missing."""
+    """Return why a caller is refused whose credential is unknown or missing."""
     if credential and not required:
-        return "this token is not valid, and this service asks for no token: leave it out"
+        return "this token is not valid; this service requires no token, so send none"
     wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"
-    return f"{wrong}; `tuner token create` on the service's machine makes one, send it as Authorization: Bearer"
+    return (
+        f"{wrong}; create one with `tuner token create` on the service's machine, and send it as Authorization: Bearer"
+    )

@@ -27,12 +27,12 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""The number of threads. It exceeds the callers that wait for imports, so other requests still find a thread."""
+"""The number of threads. There are more than requests that may wait for imports, so that other requests find a free thread."""
 
 
 @dataclass(slots=True)
 class Context:
-    """The context of a request. `store` shows only the project of the token that a request comes with, if it has one."""
+    """The context of a request. If its token is limited to a project, `store` shows only that project."""
 
     settings: Settings
     store: Store
@@ -43,7 +43,7 @@ class Context:
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
-    project: str | None = None  # the only one that the caller may see; None: all
+    project: str | None = None  # the only project that the caller may see; None: all
     ending: threading.Event = field(default_factory=threading.Event)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
@@ -69,13 +69,13 @@ class Context:
         return limited
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may import an entrypoint in separate threads, since other routes need those of the server."""
+        """Call a function that may import an entrypoint, in a separate thread pool, so that other routes find free threads."""
         return await asyncio.get_running_loop().run_in_executor(
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )
 
     def end(self) -> None:
-        """Let event streams and waiting requests end, and end the imports that are under way."""
+        """Let event streams and waiting requests end, and stop running imports."""
         self.ending.set()
         self.checker.close()
         self._checks.shutdown(wait=False)
@@ -83,7 +83,7 @@ class Context:
 
 
 async def context(request: Request) -> Context:
-    """Return the context of the app, as the caller may see it. It is asynchronous so that it takes no thread."""
+    """Return the app's context, limited to what the caller may see. It is asynchronous so that it needs no thread."""
     found: Context = request.app.state.context
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     return found if identity is None else found.within(identity.project)

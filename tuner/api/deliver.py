@@ -1,8 +1,8 @@
-"""Sends events to webhooks while the service runs.
+"""Send events to webhooks while the service runs.
 
-This never delays a search: events are read from the database after they were committed, in separate threads,
-and drivers know nothing of webhooks. Each delivery is sent at least once. It is repeated, with growing pauses, until the receiver
-answers with a status from 200 to 299.
+This never delays a search: separate threads read events from the database after they were committed, and drivers know
+nothing of webhooks. Each delivery is sent at least once, and repeated with growing pauses until the receiver answers
+with a status from 200 to 299.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERY_S = 1.0
-"""Seconds between two looks for what has happened."""
+"""Seconds between two queries for new events."""
 
 BUSY_S = 0.1
-"""Seconds between two looks for more to send, while something is sent."""
+"""Seconds between two queries for due deliveries, while deliveries are being sent."""
 
 AGAIN_S = 5.0
 """Seconds to wait after an error of the database."""
@@ -46,10 +46,10 @@ ATTEMPTS = 20
 """The number of failed attempts, over about eleven hours, after which a delivery is given up."""
 
 CLAIM_S = 60.0
-"""Seconds for which a delivery belongs to the service that sends it: longer than an attempt takes."""
+"""Seconds for which a service claims a delivery that it sends. This is longer than an attempt takes."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
-"""Deliveries that are being sent at the same time, in all and to one webhook."""
+"""The number of deliveries that are sent at the same time, in total and to one webhook."""
 
 SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
 """The headers of a delivery."""
@@ -62,7 +62,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def body_of(due: Due) -> bytes:
-    """Return the body of a delivery, which is the same at every attempt."""
+    """Return the body of a delivery. It is the same for every attempt."""
     if due.format == "slack":
         return json.dumps({"text": _sentence(due)}).encode()
     message = {"id": due.public_id, "event": due.event, "time": rfc3339(due.created_at), **due.data}
@@ -72,7 +72,7 @@ def body_of(due: Due) -> bytes:
 def _sentence(due: Due) -> str:
     experiment: dict[str, Any] = due.data["experiment"]
     if due.event == "test":
-        return "A test of this webhook of tuner."
+        return "This is a test of a tuner webhook."
     name = f"*{_slack(experiment['name'])}* ({experiment['id']})"
     if (trial := due.data.get("trial")) is not None:
         return f"{name}: trial {trial['number']} failed. {_slack(trial['reason'])}"
@@ -88,13 +88,13 @@ def _slack(text: str) -> str:
 
 
 class Deliverer:
-    """Sends deliveries until `run` is cancelled. Several services may do so over one database.
+    """Sends deliveries until `run` is cancelled. Several services may do so on one database.
 
     Args:
         store: the database.
         private: allow private and loopback addresses.
-        every_s: how often it looks for what has happened.
-        retry_s: the pause after the first failed attempt.
+        every_s: seconds between two queries for new events.
+        retry_s: the pause in seconds after the first failed attempt.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Deliverer:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Collect and send, until this task is cancelled. Errors are logged and do not end it."""
+        """Collect events and send deliveries until this task is cancelled. Errors are logged and do not end it."""
         outgoing = Outgoing(private=self._private)
         threads = ThreadPoolExecutor(2, thread_name_prefix="webhooks")
 
@@ -127,13 +127,13 @@ class Deliverer:
             await outgoing.close()
 
     async def _round(self, outgoing: Outgoing, call: Any) -> float:
-        """Collect what has happened and begin to send what is due. Return the seconds until the next round."""
+        """Collect new events and begin to send due deliveries. Return the seconds until the next round."""
         try:
             if time.monotonic() >= self._collect_at:
                 await call(self._store.webhooks.collect)
                 self._collect_at = time.monotonic() + self._pause_s
             busy = [hook for hook, count in Counter(self._sending.values()).items() if count >= AT_ONCE_EACH]
-            # One that comes on top of `AT_ONCE_EACH` in this round does no harm.
+            # Exceeding `AT_ONCE_EACH` by one in this round does no harm.
             if (room := AT_ONCE - len(self._sending)) > 0:
                 room = min(room, AT_ONCE_EACH)
                 for due in await call(self._store.webhooks.claim, room, CLAIM_S, busy=busy):
@@ -143,11 +143,11 @@ class Deliverer:
             self._trouble = ""
         except StoreError as error:
             if str(error) != self._trouble:
-                log.warning("webhooks wait for the database: %s", error)
+                log.warning("webhooks are waiting for the database: %s", error)
             self._trouble = str(error)
             return AGAIN_S
         except Exception:
-            log.exception("webhooks could not be looked after; this is tried again")
+            log.exception("handling webhooks failed; trying again")
             return AGAIN_S
         return min(self._pause_s, BUSY_S) if self._sending else self._pause_s
 
@@ -156,7 +156,7 @@ class Deliverer:
         return EVERY_S if self._every_s is None else self._every_s
 
     async def _send(self, outgoing: Outgoing, call: Any, due: Due) -> None:
-        """Make one attempt and write down how it went. If that fails, the delivery is sent again when its claim ends."""
+        """Make one attempt and store its outcome. If storing fails, the delivery is sent again when its claim expires."""
         try:
             body, timestamp = body_of(due), int(time.time())
             headers = {
@@ -178,13 +178,13 @@ class Deliverer:
             wait_s = None if due.attempts >= ATTEMPTS else self._wait_s(due.attempts)
             await call(self._store.webhooks.failed, due, error, status=status, wait_s=wait_s)
             if wait_s is None:
-                log.warning("delivery %s is given up after %d attempts: %s", due.public_id, due.attempts, error)
+                log.warning("giving up delivery %s after %d attempts: %s", due.public_id, due.attempts, error)
         except StoreError as failure:
             log.warning(
-                "the outcome of delivery %s could not be stored, so it is sent again: %s", due.public_id, failure
+                "could not store the outcome of delivery %s, so it will be sent again: %s", due.public_id, failure
             )
         except Exception:
-            log.exception("delivery %s failed; it is sent again", due.public_id)
+            log.exception("delivery %s failed; it will be sent again", due.public_id)
 
     def _wait_s(self, attempts: int) -> float:
         pause: float = min(self._retry_s * 2.0 ** (attempts - 1), MAX_RETRY_S)

@@ -1,13 +1,13 @@
-"""Checks that every request passes first.
+"""Checks that every request has to pass first.
 
-A service that asks for no token runs code for anybody who reaches it. It binds loopback, which admits only users of this machine.
-But a browser on this machine would also send requests for any web page that it shows. Therefore:
+A service that requires no token runs code for anybody who can reach it. It listens on loopback, which only users of
+this machine can reach. But any web page in a browser on this machine could send requests too. Therefore:
 
-- The Host header must be a name of loopback, because a foreign page can point its own name at 127.0.0.1. If tokens are needed,
-  any name will do: such a page has neither a token nor the cookie.
-- A request that changes something must come from this service's page, if the browser says which page sent it.
-- A body must be JSON, or a zip file where code is uploaded. A browser sends neither for other pages without asking the service
-  first.
+- The Host header must be a name of loopback, because a foreign site can point its own name at 127.0.0.1. If tokens are
+  required, any name is accepted: such a site has neither a token nor the cookie.
+- A request that changes something must come from this service's own page, if the browser sends the origin.
+- A body must be JSON, or a zip file where code is uploaded. Browsers send neither for other sites without asking the
+  service first (CORS preflight).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
 BUNDLES = "/api/v1/bundles/"
-"""The addresses below this take zip files instead of JSON."""
+"""Paths below this one take zip files instead of JSON."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The bodies that a request may have: their media type, and the most bytes."""
+    """The media type and the largest size that the body of a request may have."""
 
     kind: str
     most: int
@@ -49,12 +49,12 @@ JSON, ZIP = Accepted("application/json", MAX_BODY), Accepted("application/zip", 
 
 
 class Guard:
-    """ASGI middleware: checks the headers, limits the body, answers HEAD, and answers 304 if the client has the answer."""
+    """ASGI middleware: checks headers, limits the body, answers HEAD, and answers 304 if the client has the content already."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
-        self._any_host = settings.auth == "on"  # a page that points its own name here has neither token nor cookie
+        self._any_host = settings.auth == "on"  # a site that points its own name here has neither token nor cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,7 +83,7 @@ class Guard:
             return None
         origin = headers.get("origin")
         if origin is not None and _host_of(origin) != host.lower():
-            return 403, f"a page of {origin} must not change anything here"
+            return 403, f"pages of {origin} may not change anything here"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > accepted.most:
             return 413, accepted.too_large
@@ -119,7 +119,7 @@ def _host_of(origin: str) -> str | None:
 
 
 class _Counted:
-    """Counts the bytes of a body as they arrive, since a body in chunks has no length in its headers."""
+    """Counts the bytes of a body as they arrive, because a chunked body has no length in its headers."""
 
     def __init__(self, receive: Receive, accepted: Accepted) -> None:
         self._receive, self._accepted = receive, accepted
@@ -134,7 +134,7 @@ class _Counted:
 
 
 class _NoSniff:
-    """Adds the header that keeps browsers from guessing the type of an answer."""
+    """Adds the header that stops browsers from guessing the media type of an answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -147,7 +147,7 @@ class _NoSniff:
 
 
 class _HeadOnly:
-    """Sends the headers that a GET would get, and no body. An event stream is told that the client is gone."""
+    """Sends the headers of a GET without the body. An event stream is told that the client has disconnected."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -169,7 +169,7 @@ class _HeadOnly:
 
 
 class _NotModified:
-    """Turns an answer into a 304 without a body if the client knows its ETag."""
+    """Replaces an answer by a 304 without a body if the client has sent its ETag."""
 
     def __init__(self, send: Send, known: str) -> None:
         self._send = send

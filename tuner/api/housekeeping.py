@@ -1,6 +1,6 @@
-"""Deletes what is older than the settings say, once an hour while the service runs.
+"""Delete rows that are older than the settings allow, once an hour while the service runs.
 
-Several services over one database may do so at the same time.
+Several services on one database may do so at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DELIVERY_DAYS = 30
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete what is too old. Return how many rows of what."""
+    """Delete rows that are too old. Return the number of deleted rows by kind."""
     found = {}
     if settings.audit_days:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
@@ -33,12 +33,12 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
 
 
 async def keep_clean(store: Store, settings: Settings) -> None:
-    """Clean up now and then every hour, until this task is cancelled."""
+    """Clean up at once, and then every hour until this task is cancelled."""
     while True:
         try:
             found = await asyncio.to_thread(clean_up, store, settings, time.time())
             for what, count in found.items():
-                log.info("deleted %d %s, as the settings say", count, what)
+                log.info("deleted %d old %s", count, what)
         except StoreError as error:
-            log.warning("old rows could not be deleted; this is tried again in an hour: %s", error)
+            log.warning("could not delete old rows; trying again in an hour: %s", error)
         await asyncio.sleep(EVERY_S)

@@ -1,8 +1,8 @@
-"""The figures of `GET /metrics`, in Prometheus's format.
+"""The metrics of `GET /metrics`, in Prometheus's format.
 
-There are three sources: what this process counts itself (requests), what the database has (experiments and trials by state), and
-what the driver host measures (`tuner.driver.hosts.figures`), which is another process. Requests are counted as they come; the
-rest is read when somebody asks.
+There are three sources: this process (requests), the database (experiments and trials by state), and the driver host
+(`tuner.driver.hosts.figures`), which is another process. Requests are counted as they arrive; the rest is read at each
+scrape.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 COUNTED_S = 5.0
-"""Seconds for which the counts of the database are used again, so that several scrapers cost no more than one."""
+"""Seconds for which the counts of the database are cached, so that several scrapers cost no more than one."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class Metrics:
-    """Collects the figures of one service."""
+    """Collects the metrics of one service."""
 
     def __init__(self, store: Store, figures: Callable[[], Mapping[str, Any] | None]) -> None:
         self._registry = CollectorRegistry()
@@ -42,7 +42,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "tuner_http_request_seconds",
-            "Time to the end of the answer. Event streams last until their client leaves.",
+            "Time to the end of the answer. Event streams last until their client disconnects.",
             ["method", "route"],
             registry=self._registry,
         )
@@ -53,12 +53,12 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that has been answered."""
-        method = method if method in _METHODS else "other"  # clients must not be able to make up labels
+        method = method if method in _METHODS else "other"  # so that clients cannot create labels
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def text(self) -> bytes:
-        """Return all figures. Reads the database."""
+        """Return all metrics. This reads the database."""
         return generate_latest(self._registry)
 
 
@@ -66,7 +66,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class _Stored(Collector):
-    """Counts experiments and trials by state. While the database does not answer, it says only that."""
+    """Counts experiments and trials by state. While the database does not answer, it reports only that."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class _Stored(Collector):
         )
         saved = GaugeMetricFamily(
             "tuner_experiments_gpu_seconds_saved",
-            "GPU seconds that stopped trials would have used besides, at their own pace, until max_t.",
+            "GPU seconds that stopped trials would have used to reach max_t, at their own pace.",
             labels=["project"],
         )
         for family, seconds in ((used, found.gpu_seconds), (saved, found.gpu_seconds_saved)):
@@ -112,18 +112,18 @@ class _Stored(Collector):
         return [up, experiments, trials, used, saved]
 
     def describe(self) -> list[Family]:
-        """Return nothing, so that registering reads nothing."""
+        """Return nothing, so that registering does not read the database."""
         return []
 
 
 class _OfHost(Collector):
-    """Shows what the driver host measures."""
+    """Exports the metrics of the driver host."""
 
     def __init__(self, figures: Callable[[], Mapping[str, Any] | None]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Family]:
-        """Return the figures of the host, or only that there is none."""
+        """Return the metrics of the host, or only the fact that there is none."""
         info = GaugeMetricFamily("tuner_info", "The version of the service.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
@@ -136,11 +136,11 @@ class _OfHost(Collector):
             ("tuner_running_groups", "Worker groups that train.", found["groups"].get("running", 0)),
             (
                 "tuner_waiting_groups",
-                "Worker groups that wait for resources or start.",
+                "Worker groups that are waiting for resources or starting.",
                 found["groups"].get("waiting", 0),
             ),
             ("tuner_idle_groups", "Warm worker groups that wait for a trial.", found["groups"].get("idle", 0)),
-            ("tuner_writer_queue", "Writes that wait for the host's writer thread.", found["writer_queue"]),
+            ("tuner_writer_queue", "Writes that are waiting for the host's writer thread.", found["writer_queue"]),
         ):
             yield GaugeMetricFamily(name, about, value=value)
         yield CounterMetricFamily(
@@ -150,14 +150,18 @@ class _OfHost(Collector):
             "tuner_rank_seconds", "Seconds of training, summed over ranks.", found["rank_seconds"]
         )
         for name, key, about in (
-            ("tuner_report_seconds", "reports", "From the arrival of reports at the host to their commit."),
-            ("tuner_verdict_seconds", "verdicts", "The same for reports at which ranks wait for the decision."),
-            ("tuner_commit_seconds", "writes", "One write of the host to the database."),
+            ("tuner_report_seconds", "reports", "Seconds from the arrival of reports at the host to their commit."),
+            (
+                "tuner_verdict_seconds",
+                "verdicts",
+                "Seconds from arrival to commit of reports at which ranks wait for a verdict.",
+            ),
+            ("tuner_commit_seconds", "writes", "Seconds of one write of the host to the database."),
         ):
             yield _histogram(name, about, found[key])
 
     def describe(self) -> list[Family]:
-        """Return nothing, so that registering asks nobody."""
+        """Return nothing, so that registering does not call the host."""
         return []
 
 

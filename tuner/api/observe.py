@@ -21,25 +21,25 @@ from tuner.store import watched_commits
 log = logging.getLogger("tuner.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""The form that an id from a client or a proxy must have to be used, since it goes into the log."""
+"""The pattern that an id from a client or a proxy must match to be used, because it is written to the log."""
 
 PAGE = "page"
-"""The route of everything that is not a route of the API: the web page, its files, wrong addresses."""
+"""The label of requests outside the API: the web page, its files, wrong addresses."""
 
 QUIET = frozenset({"/healthz", "/readyz", "/metrics", PAGE})
-"""Routes that are logged only at the level DEBUG, since probes call them all the time."""
+"""Routes that are logged only at the level DEBUG, because probes call them all the time."""
 
 Route = tuple[re.Pattern[str], str]
 """The pattern of a route's path, and its template."""
 
 
 def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextManager[Any]:
-    """Return the span of a request; none for what probes and browsers ask for all the time."""
+    """Return the span of a request; no span for routes that probes and browsers call all the time."""
     return nullcontext() if route in QUIET else tracing.span(name, carrier)
 
 
 class Observe:
-    """ASGI middleware, the outermost one: gives a request its id, logs and counts its answer, and completes `Location`."""
+    """The outermost ASGI middleware: gives a request its id, logs and counts the answer, and completes `Location`."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
         self._app = app
@@ -54,12 +54,12 @@ class Observe:
         if self._root_path:
             scope["root_path"] = (
                 self._root_path
-            )  # routes then work with and without the prefix, since not all proxies strip it
+            )  # makes routes work with and without the prefix, because not all proxies strip it
         sent = Headers(scope=scope).get("x-request-id", "")
         name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
         route, ids = self._route(path_of(scope))
         begun, status = time.perf_counter(), 500
-        scope.setdefault("state", {})  # shared with what is below, which puts the caller into it
+        scope.setdefault("state", {})  # shared with inner middleware, which stores the caller in it
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -84,7 +84,7 @@ class Observe:
                 self._write(scope, route, status, took)
 
     def _route(self, path: str) -> tuple[str, dict[str, str]]:
-        """Return the template of a path's route, and the ids of the experiment and the trial in it."""
+        """Return the route template of a path, and the ids of the experiment and the trial in the path."""
         for pattern, template in self._routes:
             if (found := pattern.fullmatch(path)) is not None:
                 ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}

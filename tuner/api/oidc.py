@@ -1,8 +1,8 @@
 """Sign in with an OpenID Connect provider, such as Keycloak, Okta, Entra ID, Google or GitLab.
 
 The authorization code flow of OpenID Connect Core 1.0, section 3.1, with PKCE (RFC 7636), state and nonce. Authlib makes the
-requests, and joserfc verifies the ID token. A browser that begins gets a cookie with its state, nonce and code verifier, so
-several services need not share anything. What people may do follows from the groups in their ID token.
+requests, and joserfc verifies the ID token. At the start of a sign-in, the browser gets a cookie with its state, nonce
+and code verifier, so that several services need no shared state. The groups in the ID token determine the role.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from tuner.store.access import Role
 
 SCOPES = "openid profile email"
 SESSION_S = 12 * 3600.0
-"""Seconds that a browser stays signed in. Then it goes to the provider again, which may know other groups."""
+"""Seconds that a browser stays signed in. After that it goes to the provider again, so that changed groups take effect."""
 
 PENDING_S = 600
-"""Seconds that a person may take to sign in at the provider."""
+"""Seconds that a person has to sign in at the provider."""
 
 KNOWN_S = 3600.0
-"""Seconds that the addresses and keys of the provider are used before they are asked for again."""
+"""Seconds for which the addresses and keys of the provider are cached."""
 
 LEEWAY_S = 60
-"""Seconds that the clocks of the two may differ."""
+"""Seconds by which the clocks of the service and the provider may differ."""
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
-"""Signatures with public keys. `none`, and HMAC with the client's secret, are refused."""
+"""The accepted signature algorithms, all with public keys. `none` and HMAC with the client's secret are refused."""
 
 TIMEOUT_S = 10.0
 
 
 class SignInRefused(Exception):
-    """The person is not let in. The text says why."""
+    """The person may not sign in. The message says why."""
 
 
 class ProviderSilent(Exception):
-    """The provider does not answer, or not as OpenID Connect demands."""
+    """The provider does not answer, or its answer violates OpenID Connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Provider:
         self._keys: tuple[float, KeySet] | None = None
 
     async def begin(self, redirect_uri: str, path: str) -> tuple[str, Pending]:
-        """Return the provider's address to send a browser to, and what the browser has to keep."""
+        """Return the URL of the provider to which the browser is redirected, and the data that the browser has to keep."""
         metadata = await self._known()
         pending = Pending(
             state=secrets.token_urlsafe(32),
@@ -110,7 +110,7 @@ class Provider:
         return url, pending
 
     async def finish(self, redirect_uri: str, code: str, pending: Pending) -> Identity:
-        """Exchange the code that the browser has brought, and return who it is.
+        """Exchange the code from the browser for an ID token, and return the person's identity.
 
         Raises:
             SignInRefused: the code or the ID token is not valid, or none of the person's groups has a role.
@@ -123,11 +123,11 @@ class Provider:
         name = str(claims.get("email") or claims.get("preferred_username") or claims["sub"])[:100]
         name = "".join(letter if letter.isprintable() else "?" for letter in name)
         if rule is None:
-            raise SignInRefused(f"no group of {name} has a role here; TUNER_OIDC_ROLES gives groups roles")
+            raise SignInRefused(f"no group of {name} has a role here; TUNER_OIDC_ROLES maps groups to roles")
         return Identity(name, Role.named(rule.role), expires_at=time.time() + SESSION_S, project=rule.project)
 
     async def _exchange(self, url: str, redirect_uri: str, code: str, verifier: str) -> dict[str, Any]:
-        """Return the provider's answer to a code, which has the ID token."""
+        """Exchange the code at the provider. Return its answer, which contains the ID token."""
         body: str = prepare_token_request(
             "authorization_code",
             redirect_uri=redirect_uri,
@@ -156,7 +156,7 @@ class Provider:
         return [str(one) for one in found] if isinstance(found, Sequence) else []
 
     async def _verified(self, token: object, nonce: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the claims of an ID token whose signature, issuer, audience, times and nonce are right."""
+        """Check the signature, issuer, audience, times and nonce of an ID token, and return its claims."""
         if not isinstance(token, str):
             raise SignInRefused("the provider sent no ID token")
         offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
@@ -173,7 +173,7 @@ class Provider:
         try:
             try:
                 claims = jwt.decode(token, await self._key_set(metadata), algorithms=algorithms).claims
-            except (JoseError, ValueError):  # it may have a new key
+            except (JoseError, ValueError):  # the provider may have a new key
                 claims = jwt.decode(token, await self._key_set(metadata, anew=True), algorithms=algorithms).claims
             expected.validate(claims)
         except (JoseError, ValueError) as error:
@@ -191,7 +191,7 @@ class Provider:
                 )
             missing = [name for name in ("authorization_endpoint", "token_endpoint", "jwks_uri") if name not in found]
             if missing:
-                raise ProviderSilent(f"{self.issuer} does not say its {missing[0]}")
+                raise ProviderSilent(f"the metadata of {self.issuer} lack {missing[0]}")
             self._metadata = (time.monotonic(), found)
         return self._metadata[1]
 
@@ -212,5 +212,5 @@ class Provider:
 
 
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:
-    """Return the first rule whose group a person is in. The group ``*`` is everybody."""
+    """Return the first rule with a group that the person belongs to. Everybody belongs to the group ``*``."""
     return next((rule for rule in rules if rule.group == "*" or rule.group in groups), None)

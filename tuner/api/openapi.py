@@ -1,7 +1,7 @@
 """The OpenAPI document.
 
-FastAPI makes it from the routes. Added here are the body of `POST /experiments`, which is the spec with its schedulers and
-searchers, and the answers that every route may give.
+FastAPI generates it from the routes. This module adds the body of `POST /experiments` (the spec with its schedulers and
+searchers), and the responses that every route may give.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
-ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,
-lists come in pages, errors are `application/problem+json` with a JSON pointer to the field."""
+ABOUT = """Experiments, their trials, and the reason of every decision. Times are RFC 3339 in UTC, NaN and infinities
+are null, lists come in pages, errors are `application/problem+json` with a JSON pointer to the field."""
 
 EXAMPLE = {
     "name": "digits",
@@ -73,7 +73,7 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/experiments/{experiment}/assignments/{lease}/complete"): (Completion, False),
     ("post", "/experiments/{experiment}/assignments/{lease}/fail"): (AgentFailure, True),
 }
-"""The bodies of requests that the routes check themselves, and whether a request needs one."""
+"""Bodies that routes check themselves, and whether the body is required."""
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "SignIn": {"token": "tnr_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"},
@@ -105,7 +105,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 """An example of each body of `BODIES`."""
 
 RECORDED = Path(__file__).with_name("examples.json")
-"""Answers of each schema, as ``python -m tests.api.record_examples`` has recorded them."""
+"""Example answers of each schema, recorded by ``python -m tests.api.record_examples``."""
 
 STREAMS: dict[str, str] = {
     "experiments_events": 'id: 14\nevent: decision\ndata: {"seq": 14, "time": "2026-01-31T12:00:03.191613Z", "kind": "stop", '
@@ -120,15 +120,15 @@ STREAMS: dict[str, str] = {
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
-    "403": "a page of another origin sent it, or the token's role does not allow it",
+    "403": "a page of another origin sent the request, or the token's role does not allow it",
     "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
-    "415": "the body is of another media type, or not in UTF-8",
+    "415": "the body has another media type, or is not UTF-8",
 }
-NOT_MODIFIED = "the client has this answer already: its ETag was in If-None-Match"
+NOT_MODIFIED = "the client already has this answer: its ETag was in If-None-Match"
 
 
 def describe(app: FastAPI) -> None:
-    """Make `app.openapi` return this document. It is made once."""
+    """Make `app.openapi` return this document. It is generated once."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -144,7 +144,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _add_spec(document: dict[str, Any]) -> None:
-    # Answers have the same sections, but there every field is required: hence other names.
+    # Answers have the same sections, but with every field required, so they need other names.
     schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}Spec")
     schemas = document["components"]["schemas"]
     schemas.update({f"{name}Spec": section for name, section in schema.pop("$defs", {}).items()})
@@ -175,17 +175,17 @@ def _add_spec(document: dict[str, Any]) -> None:
             "type": "apiKey",
             "in": "cookie",
             "name": f"{COOKIE}_8000",
-            "description": "its name ends with the port",
+            "description": "the cookie's name ends with the port",
         },
     }
     document["security"] = [{}, {"token": []}, {"session": []}]
 
 
 def _part(package: Any, what: str) -> dict[str, Any]:
-    """Return the schema of a scheduler or a searcher: for each type its options, from the signature of its class."""
+    """Return the schema of schedulers or searchers, with the options of each type from the signature of its class."""
     names = {"type": "string", "enum": ["auto", *package.REGISTRY], "title": "name"}
     kinds = [
-        {**names, "description": f"the name of a {what}, with its defaults"},
+        {**names, "description": f"the name of a {what}, which gets its default options"},
         {"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})},
     ]
     for kind, (module, name) in package.REGISTRY.items():
@@ -223,18 +223,21 @@ def _parameter() -> dict[str, Any]:
         made = {"type": "object", "properties": properties, "required": ["type", *needed]}
         kinds.append({"title": kind, **made, "additionalProperties": False})
     rest = {"title": "constant", "description": "a constant, or an object or a list of parameters"}
-    return {"title": "Parameter", "description": "what a parameter may be", "anyOf": [*kinds, rest]}
+    return {"title": "Parameter", "description": "the domain of a parameter", "anyOf": [*kinds, rest]}
 
 
 def _add_answers(document: dict[str, Any]) -> None:
-    """Add the answers that guards and ETags give on every route."""
+    """Add the responses that guards and ETags give on every route."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
         needs_token = address.startswith("/api/") and address != SESSION
         for method, operation in path.items():
             answers = operation["responses"]
             if needs_token:
-                answers["401"] = {"description": "a token is needed, and this is not a valid one", "content": problem}
+                answers["401"] = {
+                    "description": "a token is required, and this request has no valid one",
+                    "content": problem,
+                }
             for status, about in {**ALWAYS, **({} if method == "get" else CHANGING)}.items():
                 answers[status] = {"description": about, "content": problem}
             if method == "get" and "application/json" in answers.get("200", {}).get("content", {}):
@@ -243,7 +246,7 @@ def _add_answers(document: dict[str, Any]) -> None:
 
 
 def _add_examples(document: dict[str, Any]) -> None:
-    """Add an example to the body of each request and to each answer that is no error."""
+    """Add an example to each request body and to each response that is not an error."""
     answers: dict[str, Any] = json.loads(RECORDED.read_text())
     document["components"]["schemas"]["Problem"]["examples"] = [answers["Problem"]]
     for path in document["paths"].values():
@@ -261,7 +264,7 @@ def _add_examples(document: dict[str, Any]) -> None:
 
 
 def _as_problems(document: dict[str, Any]) -> None:
-    """Give errors their own media type, and take out FastAPI's error schema, which is not used."""
+    """Give errors their own media type, and remove FastAPI's error schema, which is not used."""
     for path in document["paths"].values():
         for operation in path.values():
             for status, response in operation.get("responses", {}).items():

@@ -1,7 +1,8 @@
-"""Requests to addresses that users have given, which must not reach the inside of the service's network.
+"""Requests to URLs that users have set. They must not reach the service's internal network.
 
-A name is resolved once, its addresses are checked, and the connection is made to the address that was checked. So a name whose
-address changes after the check leads nowhere else. Redirects are not followed, and proxies of the environment are not used.
+A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So a change of
+the name's address after the check has no effect. Redirects are not followed, and proxies from the environment are not
+used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import httpcore
 from tuner.errors import SpecError
 
 TIMEOUT_S = 10.0
-"""The longest that one request may take, from the look-up of the name to the status of the answer."""
+"""Timeout in seconds of one request, from resolving the name to the status of the answer."""
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -52,7 +53,7 @@ def check_url(url: str, *, private: bool) -> None:
 
 
 def is_public(address: str) -> bool:
-    """Return whether this is an address of the internet. IPv4 addresses inside of IPv6 ones are checked too."""
+    """Return whether this is a public address. IPv4 addresses embedded in IPv6 addresses are checked too."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
@@ -66,17 +67,17 @@ def is_public(address: str) -> bool:
 
 
 class Outgoing:
-    """Sends requests. Belongs to one event loop. private: allow private and loopback addresses."""
+    """Sends requests in one event loop. private: allow private and loopback addresses."""
 
     def __init__(self, *, private: bool = False) -> None:
         self._network = _Network(private)
         self._pool = httpcore.AsyncConnectionPool(
-            max_keepalive_connections=0,  # so that each request looks the address up and checks it
+            max_keepalive_connections=0,  # so that each request resolves and checks the address again
             network_backend=self._network,
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send a POST and return the status of the answer, whose body is not read.
+        """Send a POST request and return the status of the answer. The body of the answer is not read.
 
         Raises:
             Unreachable: the address is not allowed, or there was no answer in time.
@@ -91,18 +92,18 @@ class Outgoing:
             raise Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         self._network.close()
         await self._pool.aclose()
 
 
 class _Network(httpcore.AsyncNetworkBackend):
-    """Opens connections to addresses that were checked."""
+    """Opens connections only to checked addresses."""
 
     def __init__(self, private: bool) -> None:
         self._private = private
         self._inner = httpcore.AnyIOBackend()
-        # Names are looked up in separate threads: a slow name server must not hold up the routes.
+        # Names are resolved in separate threads, so that a slow name server does not block the routes.
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="names")
 
     async def connect_tcp(
@@ -137,4 +138,4 @@ class _Network(httpcore.AsyncNetworkBackend):
 
 
 def _refusal(address: str) -> str:
-    return f"{address} is not an address of the internet; webhooks go there only if the service has TUNER_WEBHOOK_PRIVATE=1"
+    return f"{address} is not a public address; to allow it, set TUNER_WEBHOOK_PRIVATE=1 for the service"

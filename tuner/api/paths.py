@@ -12,16 +12,16 @@ PREFIX = "/api/v1"
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path that routes are looked up by: without the prefix under which the app is mounted or served."""
+    """Return the path without the prefix under which the app is mounted or served. Routes are looked up by it."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def meant_path(path: str, templates: Iterable[str]) -> str | None:
-    """Return the address that was most likely meant by one without a route, or None if none is near.
+    """Return the path of a route that was most likely meant, or None if none is similar.
 
-    One part may be misspelt, and the prefix of the API may be missing.
+    It finds paths with one misspelt part, and paths without the prefix of the API.
     """
     known = [template.split("/") for template in templates]
     for candidate in (path, f"{PREFIX}{path}"):

@@ -1,6 +1,7 @@
-"""Check that the caller of a request that stays open may still read.
+"""Check while a request is open that its caller may still read.
 
-A token is checked when a request begins. A stream may stay open for days, so it asks again while it is open.
+A token is checked at the start of a request. A stream may stay open for days, so the token is checked again from time
+to time.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import HTTPConnection
 
 ASK_S = 1.0
-"""Seconds between two checks of an open request. Most are answered from memory: a token costs one query for all its requests."""
+"""Seconds between two checks of an open request. Most checks use the cache, so a token costs one query for all its requests."""
 
 
 class Permission:
-    """Checks now and then that the caller may still read. Belongs to one open request."""
+    """Checks from time to time that the caller of one open request may still read."""
 
     def __init__(self, still_allowed: Callable[[], Awaitable[bool]]) -> None:
         self._still_allowed = still_allowed
-        self._asked_at = time.monotonic()  # the request has just been let in
+        self._asked_at = time.monotonic()  # the request has just been checked
         self._refused = False
 
     @classmethod
@@ -28,7 +29,7 @@ class Permission:
         return cls(request.scope.get("state", {}).get("still_allowed", _always))
 
     def due_s(self) -> float:
-        """Return the seconds until it must be checked again."""
+        """Return the seconds until the next check."""
         return max(self._asked_at + ASK_S - time.monotonic(), 0.0)
 
     async def holds(self) -> bool:

@@ -46,7 +46,7 @@ def problem_response(
 
 
 def _text(value: str) -> str:
-    """Escape unpaired surrogates. JSON can contain them, and messages repeat what was sent."""
+    """Escape unpaired surrogates. JSON may contain them, and messages quote the request."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
@@ -82,10 +82,10 @@ def _ours(_: Request, error: Exception) -> Response:
 
 
 def _database_away(error: Exception) -> Response:
-    """Return a 503. It has Retry-After only if nothing was written, so that every request with one may be repeated."""
+    """Return a 503. It has a Retry-After header only if nothing was written, so that such a request may always be repeated."""
     detail = f"the database does not answer at the moment: {error}"
     if may_have_written():
-        return problem_response(503, f"{detail}; what was asked for may have been done all the same")
+        return problem_response(503, f"{detail}; the request may have been carried out nevertheless")
     return problem_response(503, detail, headers={"Retry-After": "1"})
 
 
@@ -121,7 +121,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> str:
-    """Return the methods of the routes with this address, or an empty text if only the page has it."""
+    """Return the methods of the routes with this path, or "" if only the page has it."""
     found: set[str] = set()
     for pattern, _, methods in request.app.state.routes:
         if pattern.fullmatch(path_of(request.scope)):

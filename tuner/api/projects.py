@@ -1,8 +1,9 @@
-"""The boundary between projects: what a token that is limited to one project may reach.
+"""The boundary between projects: limit a project's tokens to that project.
 
-Two checks stand behind each other. The store that a route gets (`Context.store`) shows only the token's project. And before a
-route is called, the ids in its path are looked up in that store, so that an id of another project is not found. A route is
-closed to limited tokens unless its path has such an id, or `FILTERED` lists it. So a new route shows nothing by mistake.
+There are two checks. The store that a route uses (`Context.store`) shows only the token's project. And before a route
+is called, the ids in its path are looked up in that store, so that an id of another project is not found. Limited
+tokens may call a route only if its path has such an id or `FILTERED` lists it, so that a new route shows nothing by
+mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tuner.store import Store
 
 FILTERED = frozenset(
     {
-        "/bundles/{sha256}",  # whoever knows the SHA-256 has the content
+        "/bundles/{sha256}",  # whoever knows the SHA-256 has the content already already
         "/experiments",
         "/experiments/dry-run",
         "/session",
@@ -30,7 +31,7 @@ FILTERED = frozenset(
         "/webhooks",
     }
 )
-"""The paths of routes that use only what the store shows. `tests/api/test_projects.py` tries each of them."""
+"""Paths of routes that use only data of the limited store. `tests/api/test_projects.py` tests each of them."""
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
@@ -40,14 +41,14 @@ LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
     "webhook_id": lambda store, found: store.webhooks.get(found),
 }
-"""The function that looks up the id in a path, by the name of the path's parameter. Each raises NotFound."""
+"""Functions that look up an id, by the name of the path parameter. Each may raise NotFound."""
 
 
 async def within_project(request: Request, here: Here) -> None:
-    """Refuse a call that a token of one project may not make.
+    """Refuse a call that a token limited to one project may not make.
 
     Raises:
-        NotFound: an id in the path is of another project, or there is no such thing.
+        NotFound: an id in the path does not exist, or is of another project.
         HTTPException: the route is not open to tokens of one project.
     """
     if here.project is None:

@@ -1,4 +1,4 @@
-"""Check that the service can work: the database takes writes, it has this version's tables, and the driver answers."""
+"""Check that the service is ready: the database accepts writes and has this version's tables, and the driver answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 PATIENCE_S = 3.0
-"""Seconds that a readiness check waits for the database before it says that there is no answer."""
+"""Seconds that a readiness check waits for the database."""
 
 AGAIN_S = 1.0
 """Seconds for which a successful write is not repeated, so that probes cause little load."""
 
 
 class Readiness:
-    """Checks the database in a separate thread, one check at a time, however many callers there are and however long it takes."""
+    """Checks the database in a separate thread. Only one check runs at a time, even if it is slow and there are many callers."""
 
     def __init__(self, store: Store, problem: Callable[[], str | None]) -> None:
         self._store, self._problem = store, problem
@@ -28,7 +28,7 @@ class Readiness:
         self._wrote_at = float("-inf")
 
     async def problems(self) -> list[str]:
-        """Return what keeps the service from working; nothing if it is ready."""
+        """Return the problems that keep the service from working; an empty list if it is ready."""
         found = [await self._database(), self._problem()]
         return [problem for problem in found if problem is not None]
 
@@ -48,7 +48,7 @@ class Readiness:
 
     def _look(self) -> str | None:
         problem = self._try()
-        # A connection that broke in an earlier outage fails once more when it is used; a new one says what is true now.
+        # A connection that broke in an earlier outage fails once when it is used again, so try a new one.
         return self._try() if problem is not None else None
 
     def _try(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Run uvicorn so that event streams and imports end first at shutdown. uvicorn would wait for them, and they last long."""
+"""Run uvicorn, and end event streams and imports before it shuts down, because uvicorn would wait for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Server(uvicorn.Server):
     """Serves an app that `create_app` returned."""
 
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
-        # The app logs its requests itself, and itself decides which proxies it believes.
+        # The app itself logs requests and decides which proxies to trust.
         config = uvicorn.Config(
             app,
             log_level=log_level,
@@ -37,8 +37,8 @@ class Server(uvicorn.Server):
 def _as_tcp(listening: socket.socket) -> socket.socket:
     """Return the same socket, marked as TCP.
 
-    asyncio sets TCP_NODELAY on a connection only if its listening socket is marked. Without it, the body of an answer on a
-    kept-alive connection waits 40 ms for the client to acknowledge the head.
+    asyncio sets TCP_NODELAY on a connection only if the listening socket is marked so. Without it, the body of an
+    answer on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.
     """
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return listening

@@ -1,7 +1,7 @@
-"""Server-sent events: an experiment followed by any number of clients, and read once for all of them.
+"""Server-sent events. Any number of clients may follow an experiment; it is read once for all of them.
 
-There are two forms. `Events` sends the log as it is, one message per entry. `ChangedRows` sends what changed as the rows of the
-API, with one message for all that was committed between two polls.
+There are two forms. `Events` sends the log itself, one message per entry. `ChangedRows` sends the changed rows in the
+form of the API, one message for everything that was committed between two polls.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Message = tuple[int, bytes]
-"""A message to clients: (event_seq of the last log entry in it, its bytes)."""
+"""A message to clients: (event_seq of its last log entry, bytes)."""
 
 POLL_S = 0.04
 POLL_CLIENT_S = (
-    0.0004  # each client adds this to the time between polls, since every poll is followed by a write to each client
+    # seconds per client by which the poll interval grows, because every poll is followed by a write to each client
+    0.0004
 )
-POLL_QUIET_S = 0.08  # when nothing has come for QUIET_S, and at most
+POLL_QUIET_S = 0.08  # the poll interval after QUIET_S without news, and its maximum
 QUIET_S = 5.0
-POLL_ENDED_S = 1.0  # nothing more comes, but browsers would reconnect if it were closed
+POLL_ENDED_S = 1.0  # nothing more is sent, but browsers would reconnect if the stream were closed
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500
-KEPT = 2000  # of the newest log entries of an experiment, for clients that are up to date
+KEPT = 2000  # bytes of the newest messages of an experiment that are kept for clients that are up to date
 
 
 class Added(NamedTuple):
-    """The additions to an experiment, and what the form must remember once they are delivered."""
+    """The additions to an experiment, and a callback for when they have been delivered."""
 
     messages: list[Message] | None
-    """The text to send to clients that are up to date; None if there is too much of it."""
+    """The messages for clients that are up to date; None if there are too many."""
     delivered: Callable[[], None]
-    """Must be called when the messages are taken. Otherwise the same entries are read again."""
+    """Must be called after the messages were delivered. Otherwise the same entries are read again."""
 
 
 class Form(ABC):
-    """The format in which the stream of one experiment is written. Its methods read the database.
+    """The form in which one experiment is streamed. Its methods read the database.
 
-    `begin` and `added` are called one after the other, by the thread that reads for all clients; `missed` and `greeting` by
-    threads of their own, for one client each.
+    One thread reads for all clients; it calls `begin` and `added`. `missed` and `greeting` are called for one client
+    each, in separate threads.
     """
 
     name: str
@@ -66,29 +67,29 @@ class Form(ABC):
 
     @abstractmethod
     def begin(self, progress: Progress) -> int:
-        """Return the event_seq behind which `added` will begin."""
+        """Return the event_seq after which `added` begins."""
 
     @abstractmethod
     def added(self, after: int, progress: Progress) -> Added:
-        """Return what to send to clients that know everything up to `after`.
+        """Return the messages for clients that have everything up to `after`.
 
-        Change nothing: the answer may be lost, and this is then called again with the same `after`.
+        This must not change any state: if the result is lost, it is called again with the same `after`.
         """
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
-        """Return what a client that stopped at `after` gets first. It may end before the entry `upto`."""
+        """Return the first message for a client that reconnects after `after`. It may end before the entry `upto`."""
 
     @abstractmethod
     def greeting(self, seq: int, progress: Progress) -> bytes:
-        """Return what a client gets once it has everything up to `seq`."""
+        """Return the bytes that a client gets once it has everything up to `seq`."""
 
 
 class Events(Form):
-    """The log as it is, one message per entry.
+    """Sends the log itself, one message per entry.
 
-    A change of the experiment's state comes as `experiment`, after the entries that led to it. Its id is that of the last of
-    these, so that a reconnect neither repeats nor misses an entry.
+    A change of the experiment's state is sent as the event `experiment`, after the entries that led to it. It has the
+    id of the last of these entries, so that a reconnect neither repeats nor misses an entry.
     """
 
     name = "events"
@@ -182,29 +183,29 @@ class ChangedRows(Form):
 
 
 class Channel:
-    """One experiment that is followed in one form: how far it has got, and the newest messages. Belongs to the event loop."""
+    """The stream of one experiment in one form: its position and its newest messages. Use it in the event loop only."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.progress: Progress | None = None
-        self.ended = False  # nothing more will come
+        self.ended = False  # whether nothing more will be sent
         self.clients = 0
-        self.changed = asyncio.Event()  # replaced whenever it is set
-        self.seq = 0  # the messages, and those before them, tell of everything up to here
-        self.end = 0  # how many messages there have been
+        self.changed = asyncio.Event()  # replaced by a new one each time it is set
+        self.seq = 0  # event_seq up to which messages were made
+        self.end = 0  # number of messages so far, including dropped ones
         self._messages: deque[Message] = deque()
-        self._since = 0  # the messages that are kept tell of everything behind this entry
+        self._since = 0  # the kept messages cover everything after this event_seq
 
     def begin(self, progress: Progress, seq: int) -> None:
         self.progress, self.seq, self._since = progress, seq, seq
         self.wake()
 
     def take(self, progress: Progress, messages: list[Message] | None) -> None:
-        """Add the messages that bring everything up to `progress`; None if they were not read."""
+        """Add the messages up to `progress`. None: they were not read."""
         self.progress = progress
         if messages is None:
             self._messages.clear()
-            self.end += 1  # no client can have it
+            self.end += 1  # no client needs them
             self.seq = self._since = progress.last_event_seq
         else:
             self._messages.extend(messages)
@@ -219,7 +220,7 @@ class Channel:
         self.changed = asyncio.Event()
 
     def position(self, seq: int) -> int | None:
-        """Return how many messages a client has that knows everything up to this entry; None if the next one is not kept."""
+        """Return the position of a client that has everything up to this entry; None if its next message is not kept."""
         if seq < self._since:
             return None
         newer = 0
@@ -230,7 +231,7 @@ class Channel:
         return self.end - newer
 
     def behind(self, position: int) -> tuple[int, bytes] | None:
-        """Return (event_seq of the last of them, all messages from this one on), or None if they are not kept."""
+        """Return (event_seq of the last message, all messages from this position on), or None if they are not kept."""
         count = self.end - position
         if count > len(self._messages):
             return None
@@ -242,13 +243,13 @@ class _Poll(NamedTuple):
     """The result of one poll."""
 
     tell: list[Callable[[], None]]
-    """Deliver it. Call these in the event loop."""
+    """Functions that deliver the result. Call them in the event loop."""
     failed: bool
-    """Some channels could not be read this time."""
+    """True if some channels could not be read this time."""
 
 
 class Tail:
-    """Reads what is new in the experiments that somebody follows, for all clients at once, while there is a client."""
+    """Reads news of the followed experiments, once for all clients. It polls only while there is a client."""
 
     def __init__(self, store: Store, ending: threading.Event) -> None:
         self._store = store
@@ -260,7 +261,7 @@ class Tail:
 
     @contextlib.contextmanager
     def follow(self, form: Form) -> Iterator[Channel]:
-        """Yield the channel of an experiment in this form, kept up to date while the context is open."""
+        """Yield the channel of an experiment in this form. It is kept up to date while the context is open."""
         if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
             self._channels.clear()
             self._wanted = asyncio.Event()
@@ -285,7 +286,8 @@ class Tail:
                 except StoreError as error:
                     if not isinstance(error, Retryable):
                         raise
-                    await asyncio.sleep(RETRY_S)  # the database is away for a moment; clients need not know
+                    # the database is unreachable for a moment; clients do not have to know
+                    await asyncio.sleep(RETRY_S)
                     continue
                 for tell in news.tell:
                     tell()
@@ -297,7 +299,7 @@ class Tail:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval())
         except Exception:
-            log.exception("event streams end: the log cannot be read")
+            log.exception("closing event streams, because the log cannot be read")
         finally:
             for channel in self._channels.values():
                 channel.ended = True
@@ -313,7 +315,7 @@ class Tail:
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
     def _read(self, channels: list[Channel]) -> _Poll:
-        """Return what to do to the channels that are behind. A channel that cannot be read does not hold up the others."""
+        """Read the news of channels that are behind. A channel that cannot be read does not delay the others."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
         failed = False
@@ -324,7 +326,7 @@ class Tail:
                 if isinstance(error, Retryable):
                     failed = True
                     continue
-                log.exception("an event stream ends: %s cannot be read", channel.form.record.public_id)
+                log.exception("closing an event stream, because %s cannot be read", channel.form.record.public_id)
                 tell = partial(_end, channel)
             if tell is not None:
                 tells.append(tell)
@@ -358,7 +360,7 @@ def _end(channel: Channel) -> None:
 async def follow(
     tail: Tail, form: Form, after: int, ending: threading.Event, permission: Permission
 ) -> AsyncIterator[bytes]:
-    """Yield what is behind `after` and then whatever is added to it.
+    """Yield everything after the event_seq `after`, and then what is added.
 
     This ends when the client goes away, when `ending` is set, or when the client's permission ends.
     """
@@ -402,7 +404,7 @@ async def follow(
 
 
 async def _read(read: Callable[[], T]) -> T:
-    """Call a function in a thread, and again if the database is away for a moment."""
+    """Call a function in a thread, and try again if the database is unreachable for a moment."""
     while True:
         try:
             return await asyncio.to_thread(read)

@@ -51,11 +51,14 @@ def lines(found: Sequence[Row]) -> Iterator[str]:
         state = f"revoked {_day(row['revoked_at'])}" if row["revoked_at"] is not None else ends
         of = row["project"] or "(all)"
         used = f"last used {_day(row['used_at'])}" if row["used_at"] is not None else "never used"
-        yield f"{row['id']}  {row['role']:<6}  {of:<10}  created {_day(row['created_at'])}  {state}  {used}  {row['name']}"
+        yield (
+            f"{row['id']}  {row['role']:<6}  {of:<10}  created {_day(row['created_at'])}  {state}  {used}  "
+            f"{row['name']}"
+        )
 
 
 def revoked(settings: Settings, token_id: str) -> str:
-    """Revoke a token and say which it was."""
+    """Revoke a token. Return a line with its id and name."""
     with _store(settings) as store:
         record = store.access.revoke_token(token_id)
     return f"revoked {record.id} ({record.name})"

@@ -18,15 +18,16 @@ from tuner.names import printable
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.")
 
 _chosen: dict[str, str | None] = {}
-"""The service that the options before the command name."""
+"""The service that --address and --token name."""
 
 
 @app.callback()
 def choose(
     address: Annotated[
-        str | None, typer.Option(help="use the service at this URL instead of this home; by default TUNER_ADDRESS")
+        str | None,
+        typer.Option(help="use the service at this URL instead of the local database; default: TUNER_ADDRESS"),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="token for that service; by default TUNER_TOKEN")] = None,
+    token: Annotated[str | None, typer.Option(help="token for that service; default: TUNER_TOKEN")] = None,
 ) -> None:
     """Distributed hyperparameter tuning."""
     _chosen.update(address=address, token=token)
@@ -52,41 +53,53 @@ def run(
         list[str] | None, typer.Argument(metavar="ARGS", help="the script's arguments; {lr} is the value of lr")
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")
+        list[str] | None,
+        typer.Option(help="a parameter, such as 'lr=loguniform(1e-4,1e-1)'; repeat for each parameter"),
     ] = None,
     metric: Annotated[str, typer.Option(help="the reported metric to search by")] = "loss",
     mode: Annotated[str, typer.Option(help="min or max")] = "min",
     metric_pattern: Annotated[
         str | None,
-        typer.Option(help="a regular expression that reads metrics from lines of stdout, as 'loss: (?P<loss>[0-9.]+)'"),
+        typer.Option(
+            help="a regular expression that finds metrics in lines of stdout, such as 'loss: (?P<loss>[0-9.]+)'"
+        ),
     ] = None,
     num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
     num_workers: Annotated[int | None, typer.Option(min=1, help="ranks of each trial")] = None,
     use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
-    max_t: Annotated[int | None, typer.Option(min=1, help="reports of a full training")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="number of number of reports of a full training")] = None,
     time_attr: Annotated[str | None, typer.Option(help="what max_t counts: training_iteration, or a metric")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
     search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
-    max_concurrent_trials: Annotated[int | None, typer.Option(min=1, help="trials at the same time")] = None,
+    max_concurrent_trials: Annotated[
+        int | None, typer.Option(min=1, help="trials that may run at the same time")
+    ] = None,
     time_budget_s: Annotated[float | None, typer.Option(help="seconds after which the search ends")] = None,
     max_failures: Annotated[int | None, typer.Option(min=0, help="retries of a trial after errors of its code")] = None,
-    stop_grace_s: Annotated[float | None, typer.Option(help="seconds that a rank has to end")] = None,
-    working_dir: Annotated[
-        str | None, typer.Option(help="trial, a new directory for each, or caller, this one; caller for scripts")
+    stop_grace_s: Annotated[
+        float | None, typer.Option(help="seconds that a rank has to stop before it is killed")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="draws other configurations")] = None,
+    working_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="the working directory: trial (a new one for each trial) or caller (this one); scripts: caller"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="seed of the search; another seed draws other configurations")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="name of the experiment")] = None,
     executor: Annotated[
         str | None, typer.Option(help="where trials run: auto, ray, or local for processes of this machine")
     ] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
-    verbose: Annotated[int, typer.Option(help="0 prints nothing until the end, 2 also what the ranks print")] = 1,
+    verbose: Annotated[int, typer.Option(help="0 prints only the result, 2 also prints the output of the ranks")] = 1,
 ) -> None:
     """Search for the best configuration of a script or a function, and wait for the end.
 
     Exit status 1: the search failed or was cancelled, or no trial has a result. 130: it was paused by Ctrl-C.
 
-    Our options come before the script, and its arguments behind it.
+    Options of tuner come before the script, and the script's arguments after it.
     """
     from tuner.cli.run import run_status, run_target
 
@@ -128,7 +141,7 @@ def serve(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     auth: Annotated[bool, typer.Option("--auth", help="ask for a token on loopback too")] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="also continue experiments whose script is gone, instead of offering them")
+        bool, typer.Option("--adopt", help="also continue experiments whose script has ended, without being asked")
     ] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
@@ -136,7 +149,8 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    It runs the experiments that were created over the API. It lists those that scripts left behind, and continues one on request.
+    It runs the experiments that were created over the API. It lists those whose script has ended, and continues them on
+    request.
     """
     settings = _settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
@@ -170,7 +184,7 @@ def agent(
     storage: Annotated[
         str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="trials at the same time")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="name of this agent; by default host:pid")] = None,
     lease_s: Annotated[
         float, typer.Option(min=1.0, help="seconds without a word from this agent until its trial is started again")
@@ -209,7 +223,7 @@ def resume(
 ) -> None:
     """Continue an experiment that is paused, or whose driver was killed, and wait until it has ended.
 
-    With TUNER_ADDRESS the service there continues it, and this command does not wait.
+    If TUNER_ADDRESS is set, that service continues it, and this command does not wait.
     """
     settings = _settings()
     if settings.address is not None:
@@ -239,7 +253,7 @@ def migrate(
 
 @app.command()
 def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
-    """Copy the database of this home to an SQLite file. Services and searches may go on meanwhile."""
+    """Copy the database of this home to an SQLite file. Services and searches may run meanwhile."""
     from pathlib import Path
 
     from tuner.store.backup import backup as copy
@@ -250,10 +264,10 @@ def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
 
 @app.command()
 def restore(
-    file: Annotated[str, typer.Argument(help="what `tuner backup` has written")],
+    file: Annotated[str, typer.Argument(help="a file that `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
 ) -> None:
-    """Replace the database of this home by a backup. End services and searches first."""
+    """Replace the database of this home with a backup. End services and searches first."""
     from pathlib import Path
 
     from tuner.store import Store
@@ -263,14 +277,14 @@ def restore(
     put_back(settings.database_url, Path(file), force=force)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
-    print(printable(f"the database is as in {file}"))
+    print(printable(f"restored the database from {file}"))
 
 
 @app.command()
 def explain(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name for all its decisions")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
 ) -> None:
     """Show every decision about a trial with its reason: why it was started, paused, stopped."""
     from tuner.cli import explain as here
@@ -285,19 +299,21 @@ def explain(
 @app.command()
 def simulate(
     target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION, or module:function, which yields tuner.Step")],
-    param: Annotated[list[str], typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")],
+    param: Annotated[
+        list[str], typer.Option(help="a parameter, such as 'lr=loguniform(1e-4,1e-1)'; repeat for each parameter")
+    ],
     metric: Annotated[str, typer.Option(help="the metric to search by")] = "loss",
     mode: Annotated[str, typer.Option(help="min or max")] = "min",
     num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
-    max_t: Annotated[int | None, typer.Option(min=1, help="reports of a full training")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="number of number of reports of a full training")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
     search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
-    max_concurrent_trials: Annotated[int, typer.Option(min=1, help="trials at the same time")] = 4,
+    max_concurrent_trials: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 4,
     time_budget_s: Annotated[float | None, typer.Option(help="virtual seconds after which the search ends")] = None,
-    seed: Annotated[int, typer.Option(help="draws other configurations")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the search; another seed draws other configurations")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Run a search in virtual time, with a function that says what a training would report. Nothing is stored.
+    """Run a search in virtual time, with a function that yields what a training would report. Nothing is stored.
 
     Exit status 1 if no trial has a result.
     """
@@ -338,14 +354,12 @@ def logs(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="only this process of the trial")] = None,
-    segment: Annotated[
-        int | None, typer.Option(min=1, help="which run of the trial; the newest if none is given")
-    ] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="only this many lines, the last ones")] = None,
-    search: Annotated[str | None, typer.Option(help="only lines that contain this, in upper or lower case")] = None,
+    segment: Annotated[int | None, typer.Option(min=1, help="which segment of the trial; default: the newest")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="only the last lines, this many")] = None,
+    search: Annotated[str | None, typer.Option(help="only lines that contain this text, ignoring case")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print what one process writes until it ends")] = False,
 ) -> None:
-    """Print what the processes of a trial have written, wherever they ran."""
+    """Print the output of a trial's processes, whichever node they ran on."""
     from tuner.cli import logs as here
     from tuner.cli import remote
     from tuner.store import LogQuery
@@ -365,14 +379,16 @@ def logs(
 def replay(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
     scheduler: Annotated[
-        str | None, typer.Argument(help="asha, median, freeze_thaw, ...; by default the experiment's own")
+        str | None, typer.Argument(help="asha, median, freeze_thaw, ...; default: the experiment's own")
     ] = None,
-    options: Annotated[list[str] | None, typer.Argument(help="its options, as reduction_factor=3")] = None,
-    search: Annotated[str | None, typer.Option(help="random, tpe, ...; by default the recorded order")] = None,
-    concurrent: Annotated[int | None, typer.Option(min=1, help="trials at once; by default as many as ran")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="everything as one JSON object")] = False,
+    options: Annotated[list[str] | None, typer.Argument(help="an option of it, such as reduction_factor=3")] = None,
+    search: Annotated[str | None, typer.Option(help="random, tpe, ...; default: the recorded order")] = None,
+    concurrent: Annotated[
+        int | None, typer.Option(min=1, help="trials at the same time; default: as many as there were")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print print everything as one JSON object")] = False,
 ) -> None:
-    """Say what another scheduler would have done with the recorded trials: when it would have stopped them, and at what cost."""
+    """Show when another scheduler would have stopped the recorded trials, and at what cost and with what result."""
     from tuner.cli import remote
     from tuner.cli import replay as here
 
@@ -386,10 +402,10 @@ def replay(
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
-        int | None, typer.Argument(help="number of a trial of that experiment; by default the best")
+        int | None, typer.Argument(help="number of a trial of that experiment; default: the best trial")
     ] = None,
 ) -> None:
-    """Print the configurations that led to the best weights as JSON, with the iterations at which they changed."""
+    """Print as JSON the configurations that led to the best weights, with the iterations at which they changed."""
     from tuner.cli import explain as here
     from tuner.cli import remote
 
@@ -401,10 +417,10 @@ def schedule(
 @app.command(name="ls")
 @app.command(name="list")
 def list_experiments(
-    limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    limit: Annotated[int, typer.Option(help="list at most this many", min=1, max=1000)] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
 ) -> None:
-    """List experiments, newest first: of the service at TUNER_ADDRESS, else of this home."""
+    """List experiments, newest first: those of the service at TUNER_ADDRESS if it is set, else those of this home."""
     from tuner.cli import experiments, explain
 
     settings = _settings()
@@ -422,13 +438,14 @@ def list_experiments(
 def submit(
     spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
     key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="submit once: the same key creates nothing more")
+        str | None,
+        typer.Option("--idempotency-key", help="idempotency key: a second request with the same key creates nothing"),
     ] = None,
     code: Annotated[
-        Path | None, typer.Option(help="a folder of Python code to upload; the entrypoint is searched for in it first")
+        Path | None, typer.Option(help="a folder of Python code to upload; the entrypoint is looked up there first")
     ] = None,
 ) -> None:
-    """Create an experiment on the service at TUNER_ADDRESS, else on the one of this machine, and print its id."""
+    """Create an experiment on the service at TUNER_ADDRESS (default: the one on this machine), and print its id."""
     from tuner.cli.experiments import submit as create
 
     print(create(_settings(), spec, key, code))
@@ -439,11 +456,12 @@ def fork(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="FIELD=VALUE of the spec, such as space.lr.upper=0.5; the value is JSON or text"),
+        typer.Option("--set", help="change a field of the spec, such as space.lr.upper=0.5; the value is JSON or text"),
     ] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="begin with what its trials have shown")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="let the new search learn from its trials")] = False,
     key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="fork once: the same key creates nothing more")
+        str | None,
+        typer.Option("--idempotency-key", help="idempotency key: a second request with the same key creates nothing"),
     ] = None,
 ) -> None:
     """Create an experiment from the spec of another one, with changes, and print its id. The service is that of `submit`."""
@@ -479,8 +497,16 @@ def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]
 @app.command()
 def export(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
-    file: Annotated[Path, typer.Argument(help="where to write it; .csv, .json or .parquet says the format")],
-    form: Annotated[str | None, typer.Option("--format", help="csv, json or parquet")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="the file to write; its ending (.csv, .json or .parquet) sets the format")
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help=("csv, json or parquet; default: by the ending of the file; default: by the ending of the file"),
+        ),
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="a row for each report instead of each trial")] = False,
 ) -> None:
     """Write the trials of an experiment to a file, one row each."""
@@ -529,9 +555,9 @@ def doctor(
     quick: Annotated[
         bool, typer.Option("--quick", help="skip the checks that take seconds: torch, two ranks, Ray")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
 ) -> None:
-    """Check this machine and this installation, and say what to do about each finding. Exit status 1 if a search would fail."""
+    """Check this machine and this installation, and print what to do about each problem. Exit status 1 if a search would fail."""
     from tuner.cli.doctor import examine, report
 
     if not report(examine(_settings(), quick), lambda line: print(printable(line), flush=True), as_json):
@@ -546,8 +572,8 @@ app.add_typer(tokens, name="token")
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
-    project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
-    expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
+    project: Annotated[str | None, typer.Option(help="limit it to this project; default: all projects")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="days until it expires; default: never", min=0.0)] = None,
 ) -> None:
     """Create a token and print it. It is printed only once."""
     from tuner.cli import access, remote
@@ -560,7 +586,9 @@ def create_token(
 
 
 @tokens.command(name="list")
-def list_tokens(as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False) -> None:
+def list_tokens(
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+) -> None:
     """List all tokens, newest first, without their secrets."""
     from tuner.cli import access, remote
 
@@ -581,7 +609,7 @@ def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner t
 
 
 webhooks = typer.Typer(
-    help="Who is told of what: add, list, remove and test webhooks of a service.", no_args_is_help=True
+    help="Send events to other systems: add, list, remove and test webhooks of a service.", no_args_is_help=True
 )
 app.add_typer(webhooks, name="webhook")
 WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list` shows it")]
@@ -589,12 +617,17 @@ WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list`
 
 @webhooks.command(name="add")
 def add_webhook(
-    url: Annotated[str, typer.Argument(help="where deliveries are sent by POST")],
-    events: Annotated[list[str], typer.Argument(help="such as experiment.completed trial.failed")],
+    url: Annotated[str, typer.Argument(help="the URL to which deliveries are sent by POST")],
+    events: Annotated[
+        list[str],
+        typer.Argument(help=("the events to send, the events to send, such as experiment.completed trial.failed")),
+    ],
     project: Annotated[str | None, typer.Option(help="only experiments of this project")] = None,
     experiment: Annotated[str | None, typer.Option(help="only this experiment, exp_...")] = None,
-    slack: Annotated[bool, typer.Option("--slack", help="write for an incoming webhook of Slack")] = False,
-    threshold: Annotated[float | None, typer.Option(help="value of the objective, for objective.reached")] = None,
+    slack: Annotated[bool, typer.Option("--slack", help="use the format of Slack's incoming webhooks")] = False,
+    threshold: Annotated[
+        float | None, typer.Option(help="the value of the objective at which objective.reached is sent")
+    ] = None,
 ) -> None:
     """Add a webhook and print its id and the secret that signs its deliveries. The secret is printed only once."""
     from tuner.cli import webhooks as module
@@ -614,7 +647,7 @@ def list_webhooks() -> None:
 
 @webhooks.command(name="rm")
 def remove_webhook(webhook: WebhookId) -> None:
-    """Remove a webhook and what it still had to be told."""
+    """Remove a webhook and the deliveries that it has not sent yet."""
     from tuner.cli import webhooks as module
 
     module.removed(_settings(), webhook)
@@ -623,7 +656,7 @@ def remove_webhook(webhook: WebhookId) -> None:
 
 @webhooks.command(name="test")
 def test_webhook(webhook: WebhookId) -> None:
-    """Send a test and say whether it has arrived. Exit status 1 if it has not."""
+    """Send a test delivery and print whether it arrived. Exit status 1 if it did not."""
     from tuner.cli import webhooks as module
 
     arrived, line = module.tested(_settings(), webhook)
@@ -673,7 +706,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (Retryable, 6),
     (ClusterUnreachable, 6),
 )
-"""The exit status of an expected error; 1 for any other. docs/cli.md lists them."""
+"""The exit status for each expected error; 1 for any other. docs/cli.md lists them."""
 
 
 def exit_code(error: TunerError) -> int:

@@ -12,10 +12,10 @@ from tuner.names import did_you_mean
 
 PACKAGE = Path(tuner.__file__).parent
 FOLDERS = (PACKAGE / "_docs", PACKAGE.parent / "docs")
-"""The folders of the pages: in an installed package, and in a source tree."""
+"""The folders that may have the pages: of an installed package, and of a source tree."""
 
 FAILURES = "failures"
-"""The name of the list of all causes of failures."""
+"""The topic that lists all causes of failures."""
 
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
@@ -53,7 +53,7 @@ def _title(file: Path) -> str:
 
 
 def _sections(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the title and the text of each section. A section has those of lower levels in it."""
+    """Yield the title and the text of each section. The text includes its subsections."""
     headings = list(_HEADING.finditer(page))
     for at, heading in enumerate(headings):
         level = len(heading.group(1))

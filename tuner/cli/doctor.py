@@ -1,6 +1,6 @@
-"""`tuner doctor`: find what would stop a search on this machine, and say what to do about it.
+"""`tuner doctor`: find problems of this machine that would stop a search, and say what to do about them.
 
-Each check looks at one thing and yields findings. A finding that is not "ok" says what to do. Checks that may hang or crash,
+Each check examines one thing and yields findings. A finding that is not "ok" has advice. Checks that may hang or crash,
 such as starting Ray, run in separate processes with a time limit.
 """
 
@@ -26,6 +26,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from tuner.errors import TunerError
+from tuner.names import DISTRIBUTION, with_extra
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
 
@@ -42,8 +43,8 @@ TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
 class Finding:
     """The outcome of one check.
 
-    level: "error" stops searches, "warning" may stop some or make them slow.
-    what: what was found. advice: what to do about it; empty if there is nothing to do.
+    level: an "error" stops searches; a "warning" may stop some or slow them down.
+    what: the finding. advice: what to do about it; empty if nothing has to be done.
     """
 
     subject: str
@@ -55,7 +56,7 @@ class Finding:
 def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
     """Yield what each check finds, one after the other.
 
-    quick: leave out what starts processes: torch, distributed training, Ray.
+    quick: skip the checks that start processes: torch, distributed training, Ray.
     """
     yield from check_python()
     yield from check_packages()
@@ -64,8 +65,12 @@ def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
     yield from check_storage(settings)
     yield from check_port(settings)
     if not quick:
-        yield from check_torch()
-        yield from check_ddp()
+        if _version("torch") is None:
+            what = "not installed: trials of several ranks, the searcher gp and the demo need it"
+            yield Finding("torch", "warning", what, f"run `{with_extra('torch')}` if you need one of these")
+        else:
+            yield from check_torch()
+            yield from check_ddp()
         yield from check_ray(settings)
 
 
@@ -84,9 +89,9 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check that every package that this one needs is installed in a version that fits."""
+    """Check that every required package is installed in a version that fits."""
     try:
-        requirements = metadata.requires("tuner") or []
+        requirements = metadata.requires(_installed_as()) or []
     except metadata.PackageNotFoundError:
         yield Finding(
             "packages",
@@ -100,9 +105,21 @@ def check_packages() -> Iterator[Finding]:
         yield Finding("packages", "error", what, f"run `pip install --upgrade {name!r}` in this environment")
     if not wrong:
         versions = ", ".join(
-            f"{name} {metadata.version(name)}" for name in ("ray", "torch", "pytorch-lightning", "optuna")
+            f"{name} {found}" for name in ("ray", "torch", "pytorch-lightning", "optuna") if (found := _version(name))
         )
-        yield Finding("packages", "ok", f"tuner {metadata.version('tuner')}, {versions}")
+        yield Finding("packages", "ok", f"tuner {metadata.version(_installed_as())}, {versions}")
+
+
+def _installed_as() -> str:
+    """Return the name under which this package is installed: in a checkout that is older than its name, the former one."""
+    return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:
@@ -129,8 +146,9 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "open files",
             "warning",
-            f"a process may open {soft} files; Ray and its workers need more on a busy machine",
-            f"run `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before, or raise nofile in /etc/security/limits.conf",
+            f"a process may open only {soft} files; Ray and its workers need more on a busy machine",
+            f"run `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before, or raise nofile in "
+            "/etc/security/limits.conf",
         )
     shm = Path("/dev/shm")
     if shm.is_dir() and (room := shutil.disk_usage(shm)).free < MIN_SHM_BYTES:
@@ -178,7 +196,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
 
 
 def check_storage(settings: Settings) -> Iterator[Finding]:
-    """Check that a file can be written to where checkpoints go, read back and removed."""
+    """Check that a file can be written to the storage of checkpoints, read back and removed."""
     from tuner.trials.checkpoints.storage import place
 
     content = os.urandom(16)
@@ -197,16 +215,14 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         )
         return
     if read != content:
-        yield Finding(
-            "storage", "error", f"{settings.storage} returned something else than was written", "use another place"
-        )
+        yield Finding("storage", "error", f"{settings.storage} did not return what was written", "use another place")
     else:
         took = 1000 * (time.perf_counter() - begun)
         yield Finding("storage", "ok", f"{settings.storage}, a file written, read and removed in {took:.0f} ms")
 
 
 def check_port(settings: Settings) -> Iterator[Finding]:
-    """Check that `tuner serve` could bind its address, or that a tuner serves there already."""
+    """Check that `tuner serve` could bind its address, or that a tuner service runs there already."""
     where = f"{settings.host}:{settings.port}"
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -215,7 +231,7 @@ def check_port(settings: Settings) -> Iterator[Finding]:
             trying.bind((settings.host, settings.port))
     except OSError as error:
         if _serves(settings):
-            yield Finding("port", "ok", f"a tuner serves at {where}")
+            yield Finding("port", "ok", f"a tuner service runs at {where}")
         else:
             advice = "end the program that uses it, or pass --port (TUNER_PORT) to `tuner serve`"
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
@@ -245,7 +261,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, names, nccl]))
 
 
 def check_torch() -> Iterator[Finding]:
-    """Check that torch can be imported and that it sees the GPUs that the driver sees."""
+    """Check that torch can be imported and finds the same GPUs as NVIDIA's driver."""
     told = _apart(_TORCH, TORCH_S)
     if isinstance(told, Finding):
         yield Finding("torch", "error", told.what, "reinstall torch: `pip install --force-reinstall torch`")
@@ -274,7 +290,7 @@ def check_torch() -> Iterator[Finding]:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs that NVIDIA's driver lists."""
+    """Return the GPUs that NVIDIA's driver finds."""
     if shutil.which("nvidia-smi") is None:
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
@@ -329,7 +345,7 @@ ray.shutdown()
 
 
 def check_ray(settings: Settings) -> Iterator[Finding]:
-    """Check that the Ray cluster of the settings can be reached or, without one, that Ray starts on this machine."""
+    """Check that the configured Ray cluster can be reached. If none is configured, check that Ray starts on this machine."""
     address = settings.ray_address or ""
     if (trouble := _unreachable(address)) is not None:
         advice = "check the address (RAY_ADDRESS), that the cluster runs (`ray status` on its head), and firewalls"
@@ -354,7 +370,7 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _unreachable(address: str) -> str | None:
-    """Return why nothing answers at an address with a port; None if something does. Ray itself takes minutes to say so."""
+    """Return why nothing answers at an address with a port; None if something does. Ray itself needs minutes to notice."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -366,9 +382,9 @@ def _unreachable(address: str) -> str | None:
 
 
 def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
-    """Run code in a separate Python process. Return the last line that it printed, or a Finding with what went wrong."""
+    """Run code in a separate Python process. Return the last line that it printed, or a Finding if it failed."""
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "check.py"  # a file: processes that are spawned import it again
+        script = Path(folder) / "check.py"  # a file, because processes that are spawned import it again
         script.write_text(code)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -381,7 +397,9 @@ def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
     if done.returncode:
         said = [line for line in done.stderr.strip().splitlines() if line.strip()]
         ended = (
-            f"it was ended by signal {-done.returncode}" if done.returncode < 0 else f"it ended with {done.returncode}"
+            f"it was killed by signal {-done.returncode}"
+            if done.returncode < 0
+            else f"its exit code was {done.returncode}"
         )
         return Finding("", "error", said[-1].strip() if said else ended)
     return done.stdout.strip().splitlines()[-1]

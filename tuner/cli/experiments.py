@@ -1,4 +1,4 @@
-"""`tuner submit`, `fork`, `ls`, `show`, `best` and `export`: of a service if an address is set, else of this home's database."""
+"""`tuner submit`, `fork`, `ls`, `show`, `best` and `export`, on a service if an address is set, else on this home's database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
 
 
 def _patch(changes: Sequence[str]) -> dict[str, Any]:
-    """Return a merge patch of lines such as ``space.lr.upper=0.5``. A value that is not JSON is text."""
+    """Return a merge patch made from lines such as ``space.lr.upper=0.5``. A value that is not JSON is a string."""
     patch: dict[str, Any] = {}
     for change in changes:
         path, given, text = change.partition("=")
@@ -68,7 +68,7 @@ def _refuse(constant: str) -> None:
 
 
 def rows(settings: Settings, limit: int) -> list[Row]:
-    """Return the newest experiments, each as a row for `--json`."""
+    """Return the newest experiments, as rows for `--json`."""
     if settings.address is None:
         found = experiments()[:limit]
         return [
@@ -108,7 +108,10 @@ def table(found: list[Row]) -> Iterator[str]:
     """Yield a line for each row of `rows`."""
     for row in found:
         best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
-        yield f"{row['created_at'][:19]}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {row['name']}"
+        yield (
+            f"{row['created_at'][:19]}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  "
+            f"{row['name']}"
+        )
 
 
 def result(settings: Settings, experiment: str) -> Result:
@@ -150,7 +153,7 @@ def shown(found: Result) -> Row:
 
 
 def lines(row: Row) -> Iterator[str]:
-    """Yield the lines of `tuner show` for people."""
+    """Yield the lines of `tuner show` without `--json`."""
     yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
     if row["error"]:
         yield f"error: {row['error']}"
@@ -163,7 +166,7 @@ def lines(row: Row) -> Iterator[str]:
 
 
 def export(found: Result, file: Path, form: str | None, history: bool) -> None:
-    """Write a row for each trial, or for each report, to a file. Its ending says the format if `form` does not.
+    """Write a row for each trial or report to a file. form: the format; None: by the file's ending.
 
     Raises:
         SpecError: There is no such format.
@@ -191,7 +194,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
 
 
 def ask(settings: Settings, verb: str, name: str) -> str:
-    """Ask a service for a verb of an experiment or trial. Return a line that says so."""
+    """Call a verb of an experiment or trial on a service. Return a line for the terminal."""
     assert settings.address is not None
     with connected(settings, settings.address) as client:
         handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
@@ -200,7 +203,7 @@ def ask(settings: Settings, verb: str, name: str) -> str:
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
-    """Read a spec. JSON is YAML, too."""
+    """Read a spec. The YAML parser reads JSON too."""
     try:
         found = yaml.safe_load(file.read_text())
     except OSError as error:

@@ -62,7 +62,7 @@ def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
 
 
 def failed(failure: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the traceback and the last lines of a rank that failed, and what to do about it."""
+    """Yield the traceback and the last output lines of a rank that failed, and advice."""
     for name in ("traceback", "log_tail"):
         if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
             yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
@@ -70,7 +70,7 @@ def failed(failure: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:
-    """Return True if the traceback already contains the last lines, as that of a process that died does."""
+    """Return True if the traceback already contains the last output lines, as after the death of a process."""
     return str(failure.get("traceback")).startswith("no traceback: ")
 
 

@@ -13,10 +13,10 @@ from tuner.store import LogQuery, Store
 
 
 def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
-    """Yield the log of a trial, in pieces of text that need no line break between them.
+    """Yield the log of a trial, in pieces of text that include their line breaks.
 
-    The trial is named by its id, or by its number and the id or name of its experiment. Without a segment in the query it
-    is the newest one. With `follow`, yield what one rank (0 if none is given) prints until it ends.
+    Name the trial by its id, or by its number and its experiment's id or name. If the query has no segment, the newest
+    one is shown. With `follow`, yield what one rank (0 if the query has none) prints until it ends.
     """
     with Store.open(settings.database_url) as store:
         trial = id_of(store, public_id)

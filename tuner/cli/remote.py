@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
-    """Yield what `explain.decisions_about` does."""
+    """Yield the same as `explain.decisions_about`."""
     with _service(settings) as client:
         failure = None
         experiment = called
@@ -44,7 +44,7 @@ def decisions_about(settings: Settings, called: str, as_json: bool = False, numb
 
 
 def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
-    """Yield what `logs.logs_of` does."""
+    """Yield the same as `logs.logs_of`."""
     with _service(settings) as client:
         if called.startswith("trl_"):
             trial = client.trial(called)
@@ -65,7 +65,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
 
 
 def schedule_of(settings: Settings, called: str, number: int | None = None) -> str:
-    """Return what `explain.schedule_of` does."""
+    """Return the same as `explain.schedule_of`."""
     with _service(settings) as client:
         if called.startswith("trl_"):
             trial = client.trial(called).get()
@@ -85,7 +85,7 @@ def replayed(
     concurrent: int | None,
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield what `replay.replayed` does."""
+    """Yield the same as `replay.replayed`."""
     body = {"scheduler": replay.wanted(scheduler, options), "search": search, "max_concurrent_trials": concurrent}
     with _service(settings) as client:
         path = f"/experiments/{client.experiment(called).get().id}/replay"
@@ -113,7 +113,7 @@ def tokens(settings: Settings) -> list[access.Row]:
 
 
 def revoke_token(settings: Settings, token: str) -> str:
-    """Revoke a token of a service, and say which it was."""
+    """Revoke a token of a service. Return a line with its id and name."""
     with _service(settings) as client:
         found = client.request("POST", f"/tokens/{token}/revoke", safe=True)
     return f"revoked {found['id']} ({found['name']})"

@@ -1,4 +1,4 @@
-"""`tuner replay`: what another scheduler would have done with an experiment's trials, for the terminal."""
+"""`tuner replay`: show what another scheduler would have done with an experiment's trials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def replayed(
     concurrent: int | None,
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield the summary, the notes, and a line for each trial that ended otherwise.
+    """Yield the summary, the notes, and a line for each trial that would have ended differently.
 
     Args:
         settings: where the database is.
@@ -31,7 +31,7 @@ def replayed(
         scheduler: the type of the scheduler; None for the experiment's own.
         options: its options, as ``name=value`` with the value in JSON.
         search: the type of the searcher; None for the order of the experiment.
-        concurrent: trials that train at once; None for as many as did.
+        concurrent: trials that train at once; None for as many as trained at once in the experiment.
         as_json: yield everything as one JSON object instead.
     """
     asked = wanted(scheduler, options)
@@ -48,9 +48,9 @@ def replayed(
 
 
 def wanted(scheduler: str | None, options: Sequence[str]) -> dict[str, Any] | None:
-    """Return the scheduler as JSON, from its type and options such as ``reduction_factor=3``; None: the experiment's own."""
+    """Return the JSON of a scheduler with options such as ``reduction_factor=3``, or None without a scheduler."""
     if options and scheduler is None:
-        raise SpecError("options need a scheduler before them", "/scheduler")
+        raise SpecError("--option needs --scheduler", "/scheduler")
     return None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
 
 
@@ -65,7 +65,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def lines(found: Any) -> Iterator[str]:
-    """Yield the lines about a replay, of this process or of a service."""
+    """Yield the lines about a replay that was made here or by a service."""
     yield found.summary
     for note in found.notes:
         yield f"  note: {note}"
@@ -75,7 +75,7 @@ def lines(found: Any) -> Iterator[str]:
         times = f"{total.training_s:>10.0f} s{total.duration_s:>10.0f} s"
         yield f"{name:9}{total.reports:>12,}{times}{total.trials:>8}  {best}"
     differ = [trial for trial in found.trials if _differs(trial)]
-    yield f"{len(differ)} of {len(found.trials)} trials would have ended otherwise"
+    yield f"{len(differ)} of {len(found.trials)} trials would have ended differently"
     for trial in differ:
         yield f"  trial {trial.number:<5} {_shown(trial.recorded):<34} -> {_shown(trial.replayed)}"
 
@@ -90,5 +90,5 @@ def _shown(outcome: Any) -> str:
         return "not started"
     value = "" if outcome.value is None else f", {outcome.value:.6g}"
     if outcome.state == "censored":
-        return f"goes on after {outcome.iterations}, where its record ends{value}"
+        return f"continues after {outcome.iterations}, where its record ends{value}"
     return f"{outcome.state} at {outcome.iterations}{value}"

@@ -33,7 +33,7 @@ def run_target(
         target: what to run.
         arguments: the script's arguments, with the names of parameters in braces.
         params: the search space, as ``lr=loguniform(1e-4, 1e-1)``.
-        metric_pattern: how metrics are read from what the script prints.
+        metric_pattern: the regular expression that finds metrics in the script's output.
         options: other arguments of `tuner.run`.
 
     Raises:
@@ -55,7 +55,7 @@ def run_target(
         **{
             "name": Path(target).stem,
             "working_dir": "caller",
-            # The group of several ranks keeps the store at which their scripts meet.
+            # With several ranks, the worker group keeps the store for their rendezvous.
             "backend": "gloo" if ranks > 1 else "none",
             **options,
         },
@@ -70,7 +70,7 @@ def run_status(result: Result) -> int:
 
 
 def space_of(params: Sequence[str]) -> dict[str, Any]:
-    """Return the space of several parameters. Raise SpecError with all that is wrong with them."""
+    """Return the space of several parameters. Raise one SpecError with all mistakes."""
     mistakes = ErrorCollector()
     found: dict[str, Any] = {}
     for text in params:
@@ -108,7 +108,7 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def _constant(tree: ast.expr, text: str) -> Any:
-    """Return a literal, or else the text itself: ``choice(adam, sgd)`` has no quotes in a shell."""
+    """Return the value of a literal, else the text itself, because ``choice(adam, sgd)`` has no quotes in a shell."""
     try:
         return ast.literal_eval(tree)
     except ValueError:
@@ -138,23 +138,25 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
 
 
 def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:
-    """Raise SpecError for a name that is no parameter. Warn of a parameter that no argument has."""
+    """Raise SpecError for a placeholder without a parameter. Warn of a parameter that no argument uses."""
     named = placeholders(arguments)
     if unknown := sorted(named - found.keys() - {TRIAL_DIR}):
         raise SpecError(
             f"{{{unknown[0]}}} is in the script's arguments, but there is no --param {unknown[0]}=...; write "
-            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, its arguments behind it",
+            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, its arguments "
+            "after it",
             "/space",
         )
     for name in found.keys() - named:
         print(
-            f"warning: no argument of the script has {{{name}}}; the script gets it only from tuner.get_context().config",
+            f"warning: no argument of the script has {{{name}}}; the script gets it only from "
+            "tuner.get_context().config",
             file=sys.stderr,
         )
 
 
 def function(target: str) -> Any:
-    """Return the function in ``FILE.py:FUNCTION``, to be sent by value, or the name of an entrypoint."""
+    """Return the function of ``FILE.py:FUNCTION``, which is sent by value, or the name of an entrypoint."""
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):
         return target
@@ -171,7 +173,7 @@ def function(target: str) -> Any:
     spec.loader.exec_module(module)
     import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)  # workers need not have the file
+    cloudpickle.register_pickle_by_value(module)  # so that workers do not need the file
     try:
         return getattr(module, name)
     except AttributeError as error:

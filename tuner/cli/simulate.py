@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def simulated(target: str, params: Sequence[str], options: Mapping[str, Any]) -> tuple[Row, Iterator[str]]:
-    """Run a search in virtual time. Return its outcome, and the same as lines for people.
+    """Run a search in virtual time. Return its outcome as a row and as lines of text.
 
     Args:
         target: ``FILE.py:FUNCTION`` or ``module:function``; the function is the `evaluate` of `tuner.simulate`.

@@ -9,7 +9,7 @@ from tuner.store import Store
 
 
 def ask(settings: Settings, verb: Verb, name: str) -> str:
-    """Ask for a verb of the experiment or trial with this id or name. Return a line that says so."""
+    """Call a verb of the experiment or trial with this id or name. Return a line for the terminal."""
     with Store.open(settings.database_url) as store:
         store.migrate()
         if verb.name not in VERBS or name.startswith("trl_"):

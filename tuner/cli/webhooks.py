@@ -54,7 +54,7 @@ def removed(settings: Settings, webhook: str) -> None:
 
 
 def tested(settings: Settings, webhook: str) -> tuple[bool, str]:
-    """Send a test. Return whether it has arrived, and how it went in words."""
+    """Send a test delivery. Return whether it arrived, and a line about its outcome."""
     with _service(settings) as client:
         made = client.test_webhook(webhook)
     if made.state == "delivered":

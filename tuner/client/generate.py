@@ -27,11 +27,11 @@ CHANGES = (
     (r"\bAsync(Generator|Iterator)", r"\1"),
     (r"\bAsync(Client|ExperimentHandle|TrialHandle|BaseTransport)", r"\1"),
 )
-"""Regular expressions and what they become, in this order."""
+"""Regular expressions and their replacements, applied in this order."""
 
 
 def generated() -> str:
-    """Return the text of the synchronous client, formatted as ruff does."""
+    """Return the source of the synchronous client, formatted by ruff."""
     text = SOURCE.read_text()
     for pattern, replacement in CHANGES:
         text = re.sub(pattern, replacement, text, count=0, flags=re.DOTALL if pattern.startswith(r"\A") else 0)

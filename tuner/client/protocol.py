@@ -1,4 +1,4 @@
-"""The HTTP protocol that both clients share: addresses, when to repeat a request, how to read answers and errors. No I/O."""
+"""The HTTP protocol of both clients, without I/O: addresses, repetition of requests, reading of answers and errors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ M = TypeVar("M", bound=BaseModel)
 API = "/api/v1"
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 BROKEN = frozenset({502, 503, 504})
-"""Answers of a proxy or a service that has lost what is behind it. A request may have been carried out."""
+"""Status codes of a proxy that cannot reach the service. The request may have been carried out."""
 PAGE = 1000
 CREATE_S = 300.0
-"""Seconds to wait for the answer to a spec: the service imports its function first."""
+"""Seconds to wait for the answer to a spec. The service imports the training function before it answers."""
 FIRST_CONTACT_S = 2.0
-"""Seconds to try a service that has never answered this client and refuses connections: the address is probably wrong."""
+"""Seconds to retry a service that has never answered and refuses connections. Its address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
-    """Return the URL of the service: the argument, or TUNER_ADDRESS. A missing scheme means http."""
+    """Return the URL of the service, from the argument or TUNER_ADDRESS. The default scheme is http."""
     found = address or Settings.from_env().address
     if not found:
         raise SpecError(
@@ -49,21 +49,21 @@ def address_of(address: str | None) -> str:
 
 
 def headers_of(token: str | None) -> dict[str, str]:
-    """Return the headers of every request. Without an argument the token is that of TUNER_TOKEN."""
+    """Return the headers of every request. token: by default the value of TUNER_TOKEN."""
     found = token or Settings.from_env().token
     authorization = {"Authorization": f"Bearer {found}"} if found else {}
     return {"User-Agent": f"tuner/{__version__}", **authorization}
 
 
 def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return query parameters without those that are None, and with booleans as JSON writes them."""
+    """Drop query parameters that are None, and write booleans as in JSON."""
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
 
 @dataclass(slots=True)
 class Attempts:
-    """Decides whether a request is made again, and after which wait.
+    """Decides whether and when a request is repeated.
 
     safe: the request may be repeated even if it could have been carried out.
     patience_s: give up once this many seconds have passed since the first attempt.
@@ -77,7 +77,7 @@ class Attempts:
     made: int = 0
 
     def wait_s(self, answer: httpx.Response | None, error: httpx.TransportError | None) -> float | None:
-        """Return after how many seconds to repeat the request, or None if its outcome stands."""
+        """Return the seconds to wait before the request is repeated, or None if it is not repeated."""
         self.made += 1
         if error is not None:
             repeat = self.safe or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
@@ -95,12 +95,12 @@ class Attempts:
 
 
 def _was_refused(answer: httpx.Response) -> bool:
-    """Return whether an answer says that nothing was done, so that any request may be repeated."""
+    """Return whether the service refused the request before doing anything, so that any request may be repeated."""
     return answer.status_code == 429 or (answer.status_code == 503 and "retry-after" in answer.headers)
 
 
 def _asked_s(answer: httpx.Response | None) -> float:
-    """Return the seconds that an answer's Retry-After asks for. The form with a date is not used by a tuner service."""
+    """Return the seconds of an answer's Retry-After header. A tuner service does not use the form with a date."""
     text = "" if answer is None else answer.headers.get("retry-after", "")
     return float(text) if text.isdecimal() else 0.0
 
@@ -119,7 +119,7 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise the error that an answer describes. Its text is that of the service's problem document."""
+    """Raise the error that an answer describes, with the text of its problem document."""
     if answer.status_code < 400:
         return
     detail, errors = _problem(answer)
@@ -137,7 +137,7 @@ def check(answer: httpx.Response) -> None:
 
 
 def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
-    """Return the text of a problem document and its (pointer, message) pairs."""
+    """Return the text and the (pointer, message) pairs of a problem document."""
     try:
         found = answer.json()
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
@@ -154,7 +154,7 @@ def read(model: type[M], data: Any) -> M:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ServiceError(
-            f"this tuner ({__version__}) cannot read the service's answer, so the two are probably of different versions: "
+            f"this tuner ({__version__}) cannot read the service's answer; probably their versions differ: "
             f"{where}: {first['msg']}"
         ) from error
 
@@ -169,7 +169,7 @@ class Event:
 
 
 class EventReader:
-    """Takes server-sent events out of the bytes of a stream."""
+    """Parses server-sent events from the bytes of a stream."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

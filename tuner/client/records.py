@@ -1,4 +1,4 @@
-"""Turn the API's answers into the records that a database gives, so that `Result` and `Progress` take either."""
+"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
 
     def add(self, event: Event) -> None:
-        """Take in a message of the stream of events."""
+        """Add a message of the event stream."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
@@ -46,7 +46,7 @@ def found_of(
     log: Log,
     space: Space | None,
 ) -> Found:
-    """Return what a `Result` is made from."""
+    """Return the data of a `Result`."""
     by_trial: dict[int, list[SegmentRecord]] = {}
     for item in segments:
         by_trial.setdefault(item.trial_number, []).append(segment_record(item))
@@ -66,7 +66,7 @@ def found_of(
 
 
 def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
-    """Return the record of an experiment. Of its spec it has what the API shows."""
+    """Return the record of an experiment. Its spec contains only what the API shows."""
     spec = Spec(
         name=shown.name,
         space=shown.space,
@@ -181,7 +181,7 @@ def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
 
 
 def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
-    """Return where the best value was reported: in the newest segment that trained its configuration at that time."""
+    """Return where the best value was reported: in the newest segment that covers its time with its configuration."""
     at = best.iteration or 0
     fitting = [one for one in segments if one.start_iteration < at and dict(one.params) == dict(best.params)]
     return Place(best.trial_number, fitting[-1].ordinal, at) if fitting else None

@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 
 WEBHOOK_S = 0.25
-"""Seconds between two looks whether a test of a webhook has arrived."""
+"""Seconds between two checks whether the test of a webhook has arrived."""
 
 
 class Client:
     """A connection to a tuner service.
 
     Requests that fail because the service cannot be reached, is restarting or asks to wait (`Retry-After`) are repeated for up to
-    `patience_s` seconds, if repeating them is safe. Errors of the service are raised as `tuner.SpecError`, `NotFound`,
-    `Conflict`, `NotAllowed` or `ServiceError` of `tuner.errors`, with the service's words.
+    `patience_s` seconds, if repeating them is safe. Errors of the service are raised as the classes of `tuner.errors`:
+    `SpecError`, `NotFound`, `Conflict`, `NotAllowed` or `ServiceError`, with the service's message.
 
     Args:
-        address: URL of the service. None: that of TUNER_ADDRESS.
-        token: what `tuner token create` printed. None: that of TUNER_TOKEN, if it is set.
-        timeout_s: how long to wait for an answer.
-        patience_s: how long to repeat a request.
+        address: URL of the service. None: the value of TUNER_ADDRESS.
+        token: a token that `tuner token create` printed. None: the value of TUNER_TOKEN, if it is set.
+        timeout_s: how long to wait for an answer, in seconds.
+        patience_s: how long to repeat a request, in seconds.
         transport: an httpx transport to use instead of the network.
     """
 
@@ -111,15 +111,16 @@ class Client:
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send any request and return the JSON of its answer; None if the answer has no content.
+        """Send any request and return the JSON of the answer; None if the answer is empty.
 
         Args:
             method: GET, POST, ...
-            path: below ``/api/v1``, such as ``/experiments``.
+            path: the path below ``/api/v1``, such as ``/experiments``.
             params: query parameters. Those that are None are left out.
             body: sent as JSON, unless it is None.
             headers: further headers.
-            safe: whether the request may be repeated after it could have been carried out. None: if its method says so.
+            safe: whether repeating the request is harmless even if the first one was carried out. None: depends on the
+                method.
             timeout_s: how long to wait for the answer. None: as long as for any other request.
         """
         answer = self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
@@ -132,8 +133,8 @@ class Client:
 
         Args:
             spec: the experiment, as docs/api.md describes it.
-            idempotency_key: a name of this request. A repeated request with the same key, even from another process, returns the
-                experiment that the first one created. None: a new one.
+            idempotency_key: a key that identifies this request. Another request with the same key, even from another
+                process, returns the experiment that the first one created. None: a new key.
 
         Raises:
             SpecError: the spec has mistakes. The error lists all of them.
@@ -168,7 +169,7 @@ class Client:
     def dry_run(
         self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
     ) -> schemas.DryRun:
-        """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
+        """Check a spec and return what `create` would do. Nothing is created. It raises the same errors as `create`."""
         data = self.request(
             "POST",
             "/experiments/dry-run",
@@ -193,11 +194,11 @@ class Client:
 
         Args:
             state: only those in this state.
-            name: only those with this text in their name.
-            tags: only those with this ``key`` or ``key=value``, or with all of these.
-            project: only those of this project.
+            name: only experiments with this text in their name.
+            tags: only experiments with this ``key`` or ``key=value``, or with all of several.
+            project: only experiments of this project.
             archived: "no" leaves archived ones out, "yes" lists only those, "all" both.
-            limit: at most this many.
+            limit: yield at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
         params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived}
@@ -205,7 +206,7 @@ class Client:
             yield read(schemas.Experiment, item)
 
     def experiment(self, called: str) -> ExperimentHandle:
-        """Return the handle of an experiment: of ``exp_...``, or of its name if no other has it. This sends no request."""
+        """Return the handle of an experiment, given its id or a unique name. This sends no request."""
         return ExperimentHandle(self, called)
 
     def trial(self, trial: str) -> TrialHandle:
@@ -213,7 +214,7 @@ class Client:
         return TrialHandle(self, trial)
 
     def session(self) -> dict[str, Any]:
-        """Return who the service takes this client for: ``{"name", "role", "required", "expires_at"}``."""
+        """Return whom the token belongs to, and its rights: ``{"name", "role", "required", "expires_at"}``."""
         found: dict[str, Any] = self.request("GET", "/session")
         return found
 
@@ -231,12 +232,13 @@ class Client:
         format: Literal["json", "slack"] = "json",
         threshold: float | None = None,
     ) -> schemas.Webhook:
-        """Create a webhook and return it, with the secret that signs its deliveries. Nobody can read the secret again.
+        """Create a webhook and return it with the secret that signs its deliveries. The secret cannot be read again.
 
         Args:
             url: where deliveries are sent.
-            events: what it is told of, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists them.
-            project: only experiments of this project. None: all that this client sees.
+            events: the events to send, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists
+                them.
+            project: only experiments of this project. None: all projects that this client may see.
             experiment_id: only this experiment.
             format: "slack" for an incoming webhook of Slack.
             threshold: the value of the objective for the event ``objective.reached``.
@@ -260,14 +262,14 @@ class Client:
         self.request("DELETE", f"/webhooks/{webhook_id}")
 
     def webhook_deliveries(self, webhook_id: str, *, limit: int | None = 100) -> list[schemas.Delivery]:
-        """Return the deliveries of a webhook, newest first; None: all of them."""
+        """Return the newest deliveries of a webhook, newest first. limit: at most this many; None: all."""
         found = self._items(f"/webhooks/{webhook_id}/deliveries", limit=limit)
         return [read(schemas.Delivery, item) for item in found]
 
     def test_webhook(self, webhook_id: str, *, timeout_s: float = 30.0) -> schemas.Delivery:
-        """Send a delivery of the event ``test``, and return it after its first attempt: `state` says whether it arrived.
+        """Send the event ``test``, and return the delivery after its first attempt. Its `state` says whether it arrived.
 
-        timeout_s: return the delivery as it is if no attempt was made for so long.
+        timeout_s: return the delivery after this many seconds, even if no attempt was made.
         """
         made = read(schemas.Delivery, self.request("POST", f"/webhooks/{webhook_id}/test"))
         until = time.monotonic() + timeout_s
@@ -324,13 +326,13 @@ class Client:
                 return
 
     def _events(self, path: str, after: int) -> Generator[Event]:
-        """Yield server-sent events for ever. A lost connection is made again behind the last event."""
+        """Yield server-sent events without end. After a lost connection, reconnect and continue after the last event."""
         attempts = Attempts(True, self._patience_s, self._reached)
         while True:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
             try:
-                timeout = httpx.Timeout(self._timeout_s, connect=10.0)  # the service says something every 15 s
+                timeout = httpx.Timeout(self._timeout_s, connect=10.0)  # the service sends something every 15 s
                 with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
                     if answer.status_code >= 400:
                         answer.read()
@@ -362,7 +364,7 @@ class ExperimentHandle:
     def __init__(self, client: Client, called: str) -> None:
         self.client = client
         self.id = called
-        """``exp_...``; the name that was given until the first request."""
+        """``exp_...``, or before the first request what `Client.experiment` was given, which may be a name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r} at {self.client.address})"
@@ -372,9 +374,9 @@ class ExperimentHandle:
         return read(schemas.Experiment, self._get(""))
 
     def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
-        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError.
+        """Wait until the experiment has ended or is paused, and return it. Raise TimeoutError after `timeout_s`.
 
-        If it has failed, a UserWarning says why.
+        If it has failed, warn with the reason (UserWarning).
         """
         begun, pause_s = time.monotonic(), 0.05
         while True:
@@ -390,7 +392,7 @@ class ExperimentHandle:
             pause_s = min(pause_s * 1.5, 1.0)
 
     def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask for any verb of the service, such as "pause", and return the JSON of its answer."""
+        """Call any verb of an experiment, such as "pause", and return the JSON of the answer."""
         return self.client.request("POST", f"{self._path()}/{verb}", body=body, safe=body is None)
 
     def pause(self) -> schemas.Experiment:
@@ -398,7 +400,7 @@ class ExperimentHandle:
         return read(schemas.Experiment, self.act("pause"))
 
     def resume(self) -> schemas.Experiment:
-        """Continue an experiment that is paused, or whose script is gone."""
+        """Continue an experiment that is paused, or whose script has ended."""
         return read(schemas.Experiment, self.act("resume"))
 
     def cancel(self) -> schemas.Experiment:
@@ -410,10 +412,11 @@ class ExperimentHandle:
         return read(schemas.Experiment, self.act("kill"))
 
     def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
-        """Start more trials: an experiment that has ended runs again.
+        """Start more trials. An experiment that has ended runs again.
 
         Args:
-            num_samples: trials to add; of a grid, how many more times to run it. None: none, the limits allow more.
+            num_samples: trials to add; for a grid, how many more times to run it. None: add none, because raised limits
+                allow more already.
         """
         return read(schemas.Experiment, self.act("continue", {"num_samples": num_samples}))
 
@@ -424,12 +427,12 @@ class ExperimentHandle:
         learn: bool = False,
         idempotency_key: str | None = None,
     ) -> ExperimentHandle:
-        """Create an experiment from the spec of this one, and return its handle. The service starts it.
+        """Create an experiment from this one's spec, and return its handle. The service starts it.
 
         Args:
             changes: a JSON merge patch of the spec: ``{"space": {"lr": {"upper": 0.5}}, "num_samples": 32}``.
-            learn: begin the search with what the trials of this experiment have shown, as ``warm_start`` does.
-            idempotency_key: a name of this request, as for `Client.create`.
+            learn: let the new search learn from the trials of this experiment, as ``warm_start`` does.
+            idempotency_key: a key that identifies this request, as for `Client.create`.
         """
         data = self.client.request(
             "POST",
@@ -442,10 +445,10 @@ class ExperimentHandle:
         return ExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
     def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
-        """Change the name, notes, tags, num_samples or limits, also while it runs.
+        """Change the name, notes, tags, num_samples or limits. This works while the experiment runs, too.
 
         Args:
-            etag: the ETag of an answer; if the experiment has changed since then, raise Conflict and change nothing.
+            etag: the ETag of an earlier answer. If the experiment has changed since, raise Conflict and change nothing.
             changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``.
         """
         headers = {"If-Match": etag} if etag else None
@@ -453,7 +456,7 @@ class ExperimentHandle:
         return read(schemas.Experiment, data)
 
     def archive(self) -> schemas.Experiment:
-        """Hide an experiment that has ended from lists. Everything about it is kept."""
+        """Hide an experiment that has ended from lists. No data are deleted."""
         return read(schemas.Experiment, self.act("archive"))
 
     def unarchive(self) -> schemas.Experiment:
@@ -476,9 +479,9 @@ class ExperimentHandle:
 
         Args:
             state: only those in this state.
-            sort: a column such as ``best_value`` or ``params.lr``; descending with a minus before it.
-            where: conditions such as ``best_value>=0.9``, which must all hold.
-            limit: at most this many.
+            sort: a column such as ``best_value`` or ``params.lr``; a minus before it sorts in descending order.
+            where: conditions such as ``best_value>=0.9``, all of which must hold.
+            limit: yield at most this many.
         """
         conditions = [where] if isinstance(where, str) else where
         params = {"state": state, "sort": sort, "where": conditions}
@@ -498,7 +501,7 @@ class ExperimentHandle:
         text: str | None = None,
         limit: int | None = None,
     ) -> Iterator[schemas.Decision]:
-        """Yield decisions, newest first, each with its reason: of one trial, of these kinds, or with a text in the reason."""
+        """Yield decisions with their reasons, newest first. Select them by trial, kind, or a text in the reason."""
         params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind, "text": text}
         for item in self.client._items(f"{self._path()}/decisions", params, limit):
             yield read(schemas.Decision, item)
@@ -523,7 +526,7 @@ class ExperimentHandle:
         return read(schemas.Curves, self._get("/curves", params))
 
     def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
-        """Return the best value by time, with a point for each improvement."""
+        """Return the best value over time, with a point for each improvement."""
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric}))
 
     def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
@@ -532,11 +535,11 @@ class ExperimentHandle:
         return read(schemas.Importances, self._get("/importance", {"where": conditions}))
 
     def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
-        """Return when trials waited, started and ran, from trial number `first` on, and what nodes and GPUs did meanwhile."""
+        """Return when trials waited, started and ran, from trial `first` on, and how nodes and GPUs were used meanwhile."""
         return read(schemas.Timeline, self._get("/timeline", {"first": first, "limit": limit}))
 
     def forecast(self, hours: float = 1.0) -> schemas.Forecast:
-        """Return when it will end, what it will have found by then, and what this many GPU hours more would bring."""
+        """Predict when the search ends, its best value then, and the gain of this many additional GPU hours."""
         return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
 
     def best(self) -> schemas.Best | None:
@@ -548,10 +551,11 @@ class ExperimentHandle:
         return [trial.checkpoint for trial in self.trials() if trial.checkpoint is not None]
 
     def follow(self, after: int | None = None) -> Iterator[schemas.Changes]:
-        """Yield what changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
+        """Yield changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
 
         Args:
-            after: an event_seq; only what follows it. None: what changes from now on, after the experiment's present row.
+            after: yield only changes after this event_seq. None: first the current row of the experiment, then changes
+                from now on.
         """
         if after is None:
             after = (self.get()).last_event_seq
@@ -565,7 +569,7 @@ class ExperimentHandle:
                         return
 
     def events(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the log of the experiment entry by entry, from the beginning or behind `after`, until it has ended."""
+        """Yield the entries of the experiment's log, from the beginning or after the event_seq `after`, until it has ended."""
         with closing(self.client._events(f"{self._path()}/events", after)) as stream:
             for event in stream:
                 yield event.data
@@ -576,7 +580,7 @@ class ExperimentHandle:
         """Return what `tuner.run` returns: all trials with their history, the best ones, their checkpoints.
 
         Args:
-            space: the search space. None: as the service shows it, without the Python objects of choices.
+            space: the search space. None: the one of the service, which lacks Python objects in choices.
         """
         experiment = self.get()
         log = Log()
@@ -591,14 +595,14 @@ class ExperimentHandle:
         return Result(found_of(experiment, trials, segments, log, space))
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """Return a row for each trial, or with `history` for each report, with configurations in columns ``config/lr``."""
+        """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``."""
         return (self.result()).dataframe(history)
 
     def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
         return self.client.request("GET", f"{self._path()}{rest}", params=params)
 
     def _path(self) -> str:
-        """Return the path of the experiment. Look up its id first if only its name is known."""
+        """Return the URL path of the experiment. Look up its id first if only its name is known."""
         if not self.id.startswith("exp_"):
             self.id = self._named(self.id)
         return f"/experiments/{self.id}"
@@ -633,20 +637,20 @@ class TrialHandle:
         return read(schemas.TrialDetail, self._get(""))
 
     def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask for any verb of the service, such as "stop", and return the JSON of its answer."""
+        """Call any verb of a trial, such as "stop", and return the JSON of the answer."""
         return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
 
     def retry(self) -> schemas.TrialDetail:
-        """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
+        """Retry a failed trial. A new trial with its configuration starts from its newest checkpoint."""
         return read(schemas.TrialDetail, self.act("retry"))
 
     def fork(
         self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
     ) -> schemas.TrialDetail | None:
-        """Start a new trial from a checkpoint of this one, and return it; None if it has to wait for its start.
+        """Start a new trial from a checkpoint of this one, and return it. Return None if it cannot start yet.
 
         Args:
-            params: flat params to change; the others are those of this trial.
+            params: flat params to change; the others are copied from this trial.
             checkpoint_id: one of its checkpoints. None: the newest.
         """
         found = read(
@@ -655,7 +659,7 @@ class TrialHandle:
         return None if found.id == self.id else found
 
     def stop(self) -> schemas.TrialDetail:
-        """End the trial at its next report. The experiment goes on."""
+        """End the trial at its next report. The experiment continues."""
         return read(schemas.TrialDetail, self.act("stop"))
 
     def kill(self) -> schemas.TrialDetail:
@@ -672,12 +676,12 @@ class TrialHandle:
         offset: int | None = None,
         limit: int | None = None,
     ) -> list[schemas.LogItem]:
-        """Return what the ranks printed, by segment and rank: the end of it, or what follows `offset`."""
+        """Return what the ranks printed, by segment and rank: the last lines, or everything after `offset`."""
         params = {"rank": rank, "segment": segment, "tail": tail, "search": search, "offset": offset, "limit": limit}
         return read(schemas.Logs, self._get("/logs", params)).items
 
     def follow_log(self, rank: int = 0, segment: int | None = None) -> Iterator[str]:
-        """Yield all that one rank printed, and what it prints until it ends, in pieces of text."""
+        """Yield what one rank has printed and still prints until it ends, in pieces of text."""
         path = f"{API}/trials/{self.id}/logs/text"
         params = plain({"rank": rank, "segment": segment, "follow": True})
         try:
@@ -697,7 +701,7 @@ class TrialHandle:
         return read(schemas.TrialCurves, self._get("/curves", {"x": x, "max_points": points}))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
-        """Return what its ranks used over time: CPU, memory, GPU."""
+        """Return the CPU, memory and GPU use of its ranks over time."""
         return read(schemas.Usage, self._get("/usage", {"rank": rank, "segment": segment})).items
 
     def lineage(self) -> schemas.Lineage:
@@ -709,7 +713,7 @@ class TrialHandle:
         return read(schemas.Neighbours, self._get("/neighbours", {"limit": limit}))
 
     def live(self) -> schemas.Live:
-        """Return the Python stack of each rank, and what it uses at this moment. Raise Conflict if it has no ranks now."""
+        """Return the Python stack and the current resource use of each rank. Raise Conflict if no rank is running."""
         return read(schemas.Live, self._get("/live"))
 
     def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
@@ -733,9 +737,10 @@ def connect(
     try:
         who = client.session()
         if not isinstance(who, dict) or "role" not in who:
-            raise ServiceError(f"what answers at {client.address} is no tuner service")
+            raise ServiceError(f"the server at {client.address} is not a tuner service")
         if who["role"] is None:
-            client.request("GET", "/experiments", params={"page_size": 1})  # says what is wrong with the token
+            # raises NotAllowed if the token is wrong
+            client.request("GET", "/experiments", params={"page_size": 1})
     except BaseException:
         client.close()
         raise

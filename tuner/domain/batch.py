@@ -12,27 +12,25 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 
 Entry = tuple[int, Event | Decision]
-"""(event_seq, entry). Events and decisions of an experiment are numbered together, without gaps, by its single writer."""
+"""(event_seq, entry). The single writer of an experiment numbers its events and decisions together, without gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A transaction: it is written whole or not at all, and only while the writer still holds the experiment's epoch.
 
-    `log` is the truth. `trials` and `state` follow from it, and are written so that readers need not fold the log. The trials
-    are the core's own objects: read them, and do not keep them.
+    `log` is the source of truth. `trials` and `state` follow from it; they are written so that readers do not have to
+    fold the log. The trials are the core's own objects: read them, but keep no reference to them.
     """
 
     log: Sequence[Entry]
-    trials: Sequence[
-        Trial
-    ] = ()  # touched by the log; rows of these, their segments and checkpoints are brought up to date
+    trials: Sequence[Trial] = ()  # trials that the log changes; their rows, segments and checkpoints are updated
     state: ExperimentState | None = None  # None: unchanged
     summary: Mapping[str, Any] = field(
         default_factory=dict
     )  # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
-    carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect by now
+    carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect
     superseded: Mapping[int, int] = field(
         default_factory=dict
-    )  # trial -> event_seq of the decision that takes the place of all its earlier ones that were not carried out
+    )  # trial -> event_seq of the decision that replaces all earlier ones of the trial that were not carried out
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out

@@ -27,14 +27,14 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(_Decision):
-    """Start a new trial: with `params` if given (flat, as a `Suggestion`), else with what the searcher suggests."""
+    """Start a new trial with these flat `params`, or with what the searcher suggests if they are None."""
 
     KIND = "start"
     params: Mapping[str, Any] | None = None
-    number: int = -1  # given by the core
+    number: int = -1  # set by the core
     state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
     tags: Mapping[str, Any] = field(default_factory=dict)  # state of the scheduler, such as the bracket
-    asked: bool = False  # a user has enqueued it
+    asked: bool = False  # whether a user has enqueued it
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of that trial
 
@@ -49,12 +49,12 @@ class Resume(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(_Decision):
-    """Take the trial off its worker group; it may be resumed."""
+    """End the trial's segment and free its worker group. The trial may be resumed."""
 
     KIND = "pause"
     trial: int
-    held: bool = False  # only a user may resume it, because a user paused it, or it waits for `then`
-    then: Mapping[str, Any] | None = None  # an Exploit as JSON: what follows once the donor's checkpoint is ready
+    held: bool = False  # the scheduler may not resume it: a user paused it, or it waits for `then`
+    then: Mapping[str, Any] | None = None  # an Exploit as JSON, to be carried out once the donor's checkpoint is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Exploit(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry(_Decision):
-    """Run the trial again from its newest checkpoint after a segment failed."""
+    """Run the trial again from its newest checkpoint, because a segment failed."""
 
     KIND = "retry"
     trial: int
@@ -95,7 +95,7 @@ class Retry(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(_Decision):
-    """Give the trial up: it becomes `failed`. `failure`: what was wrong, if no event contains it."""
+    """Give up the trial: it becomes `failed`. `failure`: the cause, if no event contains it."""
 
     KIND = "fail"
     trial: int
@@ -115,15 +115,15 @@ class Finish(_Decision):
     """End the search: start nothing more, and end the experiment when nothing runs."""
 
     KIND = "finish"
-    failed: bool = False  # the experiment has failed; otherwise it has come to its end
+    failed: bool = False  # True if the experiment has failed, False if it has completed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(_Decision):
-    """Record something for people to read, such as what "auto" chose and why. It changes nothing.
+    """Record a text for people, such as what "auto" chose and why. It changes nothing.
 
-    trial: the trial that it is about, if any. warning: it points at a likely mistake in the user's code or settings, so it is
-    shown on the page and in the terminal as well as in the log.
+    trial: the trial that it is about, if any. warning: it names a likely mistake in the user's code or settings, and is
+        shown on the page and in the terminal as well as in the log.
     """
 
     KIND = "note"
@@ -132,7 +132,7 @@ class Note(_Decision):
 
 
 Decision = Start | Resume | Pause | Stop | Complete | Exploit | Retry | Fail | Cancel | Finish | Note
-"""Any decision. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
+"""Any decision. It works with `isinstance`, and a `match` over it ends in `assert_never`."""
 
 _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)}
 

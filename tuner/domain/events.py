@@ -1,4 +1,4 @@
-"""Events: the facts that a driver commits and that the next driver folds after a restart.
+"""Events: facts that a driver commits, and that the next driver folds after a restart.
 
 An event is immutable and turns into JSON and back (`to_json`, `from_json`). A `Reported` is stored as metric points. Every other
 event is a row of the event table, with `KIND` in its column `kind`.
@@ -36,7 +36,7 @@ class _OfSegment:
 
     @property
     def ref(self) -> SegmentRef:
-        """Return the name of the segment that it is about."""
+        """Return the segment that the event is about."""
         return SegmentRef(self.trial, self.segment)
 
 
@@ -54,12 +54,12 @@ class _SegmentEvent(_Event, _OfSegment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Event):
-    """A driver has taken the experiment over. Whatever ran before is gone."""
+    """A driver has taken over the experiment. Everything that ran under the earlier driver has ended."""
 
     KIND = "driver_started"
     epoch: int
-    slots: int | None = None  # how many trials the cluster holds at once; used if the spec sets no limit
-    executor: str = ""  # where trials run and why, in words; empty if nothing is said about it
+    slots: int | None = None  # how many trials the cluster can run at once; used if the spec sets no limit
+    executor: str = ""  # where trials run and why, in words; may be empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class SegmentStarted(_SegmentEvent):
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
-    held_s: float = 0.0  # how long its group has had room by now
+    held_s: float = 0.0  # the part of startup_s in which its group had resources already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Report, _AsJson, _OfSegment):
-    """A report that the driver has received and dated. `iteration` is the segment's start + report_no.
+    """A report that the driver has received. `iteration` is the segment's start plus report_no.
 
     `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
     """
@@ -96,7 +96,7 @@ class Reported(Report, _AsJson, _OfSegment):
 
     @classmethod
     def of(cls, report: Report, ref: SegmentRef, start_iteration: int, time: float) -> Reported:
-        """Return the event that this report becomes. time: when it was made, by the driver's clock."""
+        """Return the event for a report. time: when the report was made, by the driver's clock."""
         return cls(
             time=time,
             trial=ref.trial,
@@ -111,7 +111,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial continue.
+    """The user's stop functions have answered about the report that follows. Not logged if none of them stops the trial.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
@@ -123,7 +123,7 @@ class StopJudged(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_SegmentEvent):
-    """A checkpoint has come after its report: it was written on demand, or its upload is done."""
+    """A checkpoint became ready after its report, because it was written on demand or its upload took time."""
 
     KIND = "checkpoint_saved"
     checkpoint: CheckpointInfo
@@ -152,14 +152,14 @@ class Suggested(_Event):
 
     KIND = "suggested"
     number: int
-    params: Mapping[str, Any] | None  # None: it has nothing more to propose
+    params: Mapping[str, Any] | None  # None: the searcher has no more configurations
     state: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(_SegmentEvent):
-    """A running trial has asked for a parameter that it did not have before, and got this value (define-by-run)."""
+    """A running trial has asked for a new parameter and got this value (define-by-run)."""
 
     KIND = "drawn"
     name: str
@@ -177,7 +177,7 @@ class Noted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFitted(_Event):
-    """A model fit that a scheduler had asked for is done. The payload is for the scheduler; it is empty if the fit failed."""
+    """A model fit that a scheduler requested is done. The payload is for the scheduler; it is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
@@ -195,7 +195,7 @@ class Commanded(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amended(_Event):
-    """A user has changed the spec of the experiment, which `Spec.amended` does."""
+    """A user has changed the spec of the experiment; see `Spec.amended`."""
 
     KIND = "amended"
     changes: Mapping[str, Any]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}
@@ -204,10 +204,10 @@ class Amended(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueued(_Event):
-    """A user wants these trials, before those that the searcher proposes and on top of num_samples.
+    """A user has enqueued trials. They start before those that the searcher proposes, and do not count towards num_samples.
 
-    points: {"params": flat params, the others are drawn; "checkpoint": where to start from, ""; "parent": number of the trial
-    that saved it, None}.
+    points: dicts with "params" (flat params; missing ones are drawn), "checkpoint" (id of the checkpoint to start from,
+        or "") and "parent" (number of the trial that saved it, or None).
     """
 
     KIND = "enqueued"
@@ -217,7 +217,7 @@ class Enqueued(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned(_Event):
-    """A user has pinned a checkpoint, so that the policy does not delete it, or has unpinned it."""
+    """A user has pinned a checkpoint, which protects it from deletion, or has unpinned it."""
 
     KIND = "pinned"
     checkpoint: str
@@ -278,7 +278,7 @@ Event = (
     | GpuHoursSpent
     | SlotsChanged
 )
-"""Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
+"""Any event. It works with `isinstance`, and a `match` over it ends in `assert_never`."""
 
 _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names are shown in terminals, which obey control characters
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # without control characters, because terminals obey them
 PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -26,14 +26,14 @@ class Objective:
 
 
 def option(default: Any, about: str, **bounds: Any) -> Any:
-    """Declare an option of a section. This is its only declaration.
+    """Declare an option of a section of the spec. An option is declared nowhere else.
 
     The check of a spec, the OpenAPI document and docs/api_reference.md are made from it, and a test compares the signature of
     `tuner.run` with it.
 
     Args:
         default: the value if the spec does not have the option; `dict` for an empty mapping.
-        about: what the option means, in a few words.
+        about: the meaning of the option, in a few words.
         bounds: what a value must satisfy, named as pydantic names it: ``gt``, ``ge``, ``le``, ``pattern``, ...
     """
     metadata = {"description": about, **bounds}
@@ -64,7 +64,8 @@ class Scaling:
     reuse_workers: bool = option(True, "start the next trial in the worker processes of a finished one")
     working_dir: Literal["trial", "caller"] = option(
         "trial",
-        "working directory of the ranks: a new one for each trial, or the one of the process that created the experiment",
+        "working directory of the ranks: a new one for each trial, or that of the caller, the process that created the "
+        "experiment",
     )
 
     def bundle(self) -> dict[str, float]:
@@ -92,20 +93,23 @@ class Limits:
     )
     gpu_hours: float | None = option(
         None,
-        "GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s",
+        "GPU hours that all trials together may use; once they are used up, trials end at their next report, or "
+        "after stop_grace_s",
         gt=0,
         allow_inf_nan=False,
     )
     max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
     max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
     placement_timeout_s: float = option(
-        600.0, "seconds to wait for room once it is the trial's turn; longer is a system failure", **_SECONDS
+        600.0,
+        ("seconds to wait for resources once it is the trial's turn; a longer wait is a system failure"),
+        **_SECONDS,
     )
     hang_timeout_s: float | None = option(
         1800.0, "seconds without a report after which a trial counts as hung; null: never", **_SECONDS
     )
     stop_grace_s: float = option(
-        10.0, "seconds that a rank has to leave training before its group is killed", **_SECONDS
+        10.0, "seconds that a rank has to leave the training function before its group is killed", **_SECONDS
     )
 
 
@@ -120,10 +124,13 @@ class CheckpointPolicy:
         max_length=200,
         pattern=PRINTABLE,
     )
-    frequency: int | None = option(None, "reports between checkpoints; null: only when something needs one", **_COUNT)
+    frequency: int | None = option(
+        None, ("reports between checkpoints; null: only when a checkpoint is needed"), **_COUNT
+    )
     interval_s: float | None = option(
         60.0,
-        "seconds after which the next milestone saves a checkpoint; limits what a crash can lose; null: never",
+        "seconds after a checkpoint until the next milestone saves another one, which limits the loss of a "
+        "crash; null: never",
         **_SECONDS,
     )
     at_end: bool = option(True, "save a checkpoint when a trial completes")
@@ -168,9 +175,10 @@ class Spec:
     )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,
-        "earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none",
+        "earlier experiments to learn from, by id or name; auto: those with the same metric and a similar space; "
+        "null: none",
     )
-    # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
+    # What was learned from them when the experiment was created; see `tuner.driver.earlier.learn`. It may be empty.
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
@@ -184,8 +192,8 @@ class Spec:
         le=1000,
         allow_inf_nan=False,
     )
-    notes: str = ""  # of the user, in Markdown
-    tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
+    notes: str = ""  # the user's notes, in Markdown
+    tags: Mapping[str, str] = field(default_factory=dict)  # the user's tags, by which lists are filtered
     version: int = SPEC_VERSION
     # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
@@ -194,7 +202,7 @@ class Spec:
 
     @property
     def method(self) -> str:
-        """Return in a few words how it searches: ``tpe + asha``, ``freeze_thaw (auto)``."""
+        """Return the search method in a few words, such as ``tpe + asha`` or ``freeze_thaw (auto)``."""
         names: dict[str, list[str]] = {}
         for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
             if (found := self.resolved.get(part, asked)) is not None:
@@ -204,11 +212,11 @@ class Spec:
 
     @property
     def objective(self) -> Objective:
-        """The first objective: the one that schedulers look at."""
+        """The first objective, which schedulers use."""
         return self.objectives[0]
 
     def amended(self, changes: Mapping[str, Any]) -> Spec:
-        """Return the spec with changes. Of a section, the options that `changes` names are replaced."""
+        """Return the spec with changes. In a section, only the options named in `changes` are replaced."""
         parts: dict[str, Any] = {
             name: dataclasses.replace(getattr(self, name), **value) if name in SECTIONS else value
             for name, value in changes.items()

@@ -1,4 +1,4 @@
-"""Random numbers and identifiers that are computed from their purpose, so that no state of a generator is saved.
+"""Random numbers and ids that are computed from a key, so that no state of a random generator has to be saved.
 
 The same key gives the same numbers in every process and after every restart.
 """
@@ -23,7 +23,7 @@ def keyed_random(seed: int, *key: Key) -> random.Random:
 
 
 def derived_id(prefix: str, *key: Key) -> str:
-    """Return an opaque id that depends on the key alone, so that writing the same thing twice gives the same id."""
+    """Return an opaque id that depends on the key alone, so that writing the same object twice gives the same id."""
     text = "\x1f".join(str(part) for part in key)
     return f"{prefix}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 

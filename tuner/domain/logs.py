@@ -1,7 +1,7 @@
 """The stored log of one rank in one segment: compressed chunks of the file that the rank writes.
 
-A chunk says which bytes of the file it contains, so chunks may be sent twice, overlap, or arrive in any order. Bytes that are in
-no chunk were left out. An empty chunk marks the end of the file: the rank will write no more.
+A chunk knows which bytes of the file it contains, so chunks may be sent twice, overlap, or arrive in any order. Bytes
+that are in no chunk were dropped. An empty chunk marks the end of the file: the rank writes no more.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CHUNK_BYTES = 64 << 10
-_LEVEL = 3  # of zlib: close to the best ratio for text, at a third of its cost
+_LEVEL = 3  # zlib's level: compresses text almost as well as the best level, in a third of the time
 
 Range = tuple[int, int]
-"""The bytes of a log file from the first number up to the second, which is not included."""
+"""A range of bytes of a log file: first and end; the end is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LogChunk:
         return self.start + self.size
 
     def content(self) -> bytes:
-        """Return the bytes of the file that this chunk holds."""
+        """Return the uncompressed bytes of this chunk."""
         return zlib.decompress(self.data) if self.data else b""
 
 
@@ -52,17 +52,17 @@ class LogLimit:
 
     @classmethod
     def of(cls, total: int) -> LogLimit:
-        """Divide a total: a quarter for the head, where set-up and warnings are, the rest for the tail."""
+        """Split a total: a quarter for the head, which has the messages of the start, and the rest for the tail."""
         head = total // 4
         return cls(head, total - head)
 
     def kept(self, size: int) -> list[Range]:
-        """Return which bytes of a file of this size are kept."""
+        """Return the ranges that are kept of a file of this size."""
         return merged([(0, min(size, self.head)), (max(0, size - self.tail), size)])
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same bytes as ascending ranges that neither touch nor overlap."""
+    """Merge ranges into ascending ones that neither touch nor overlap."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -75,7 +75,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """Return the bytes of `ranges` that are not in `taken`, as ascending ranges."""
+    """Return the parts of `ranges` that are not in `taken`, in ascending order."""
     taken = merged(taken)
     found: list[Range] = []
     for start, end in merged(ranges):
@@ -93,9 +93,9 @@ def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
 def cut(
     read: Callable[[int, int], bytes], ranges: Iterable[Range], head: int, rank: int, time: float
 ) -> Iterator[LogChunk]:
-    """Read these ranges as chunks of at most CHUNK_BYTES; `read` is given an offset and a size.
+    """Read ranges of a file as chunks of at most CHUNK_BYTES. `read` takes an offset and a size.
 
-    No chunk holds bytes on both sides of `head`, so that the chunks behind it can be dropped when newer ones come.
+    No chunk crosses the offset `head`, so that chunks after it can be dropped when newer ones arrive.
     """
     for begin, end in ranges:
         stops = [begin, *([head] if begin < head < end else []), end]

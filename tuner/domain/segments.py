@@ -1,6 +1,7 @@
-"""The types that a segment and its driver exchange: its name, its reports, the verdicts, and its outcome.
+"""The types that a segment and its driver exchange: SegmentRef, Report, Verdict, Outcome.
 
-These types go unchanged from the training session to the row. `tuner.domain.trial.Segment` is what the core knows of a segment.
+Every part from the training session to the store uses these types. The core's own state of a segment is
+`tuner.domain.trial.Segment`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Interruption = Leave | Literal["kill"]
 
 
 class SegmentRef(NamedTuple):
-    """The name of a segment within its experiment."""
+    """Identifies a segment within its experiment."""
 
     trial: int  # the trial's number
     ordinal: int  # 1-based within the trial
@@ -51,20 +52,21 @@ CAUSES = frozenset(
         "agent_lost",
     ]
 )
-"""Causes of failures that the troubleshooting page has a section about."""
+"""Causes of failures that have a section on the troubleshooting page."""
 
 
 def what_to_do(cause: str | None) -> str:
-    """Return a line that names the section of the docs about a cause of failures."""
+    """Return a line that names the section of the docs about a cause of failure."""
     return errors.what_to_do(cause if cause in CAUSES else "failures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The reason why a segment failed, in terms that a person can act on.
+    """The reason why a segment failed, in words that help the user to fix it.
 
-    kind: "user" counts against max_failures. "system" (a node was lost, preempted, or its host was lost) does not. "spec" is
-    final for the trial, "placement" for the experiment, because every trial asks for the same workers.
+    kind: "user" counts towards max_failures. "system" (a node was lost or preempted, or the driver host was lost) does
+        not. "spec" fails the trial at once, and "placement" fails the experiment, because every trial asks for the same
+        workers.
     """
 
     kind: FailureKind
@@ -103,18 +105,18 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One report of a segment's ranks: the same object from the training session to the driver, where it becomes `Reported`.
+    """One report of a segment's ranks. The training session makes it; the driver turns it into a `Reported` event.
 
-    time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
-    trial can be paused or stopped here. offer: the report_no of the next report with which the code will offer a checkpoint;
-    None if that is not known. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
-    dates the report by its own clock and the age.
+    time: when it was made, by the rank's monotonic clock. waits: whether the ranks wait for the verdict at this report,
+        so that the trial can be paused or stopped here. offer: the report_no of the next report that will offer a
+        checkpoint; None if unknown. age: seconds between making and sending it. The clocks of two machines may differ,
+        so the driver computes the time of the report from its own clock and the age.
     """
 
     report_no: int  # 1-based within the segment
     metrics: Mapping[str, float]
     time: float
-    step: int | None = None  # the training code's own count
+    step: int | None = None  # the step count of the training code
     checkpoint: CheckpointInfo | None = None
     waits: bool = field(default=False, compare=False)
     offer: int | None = field(default=None, compare=False)
@@ -123,10 +125,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The instruction to the ranks of a segment after a report at which they waited."""
+    """The answer to a segment's ranks after a report at which they waited."""
 
     action: VerdictAction = "continue"
-    next_milestone: int | None = None  # report_no within the segment at which they wait next; None: never again
+    # report_no within the segment at which they wait next; None: they never wait again
+    next_milestone: int | None = None
     save_checkpoint: bool = False
     reason: str = ""
 
@@ -135,8 +138,8 @@ class Verdict:
 class Outcome:
     """The outcome of a segment.
 
-    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: a likely
-    mistake in the training code although nothing failed; empty if there is none.
+    kind: "returned" (the training function returned), "left" (it followed a verdict) or "failed". warning: a likely
+        mistake in the training code, although nothing failed; may be empty.
     """
 
     kind: Literal["returned", "left", "failed"]

@@ -20,16 +20,16 @@ class ExperimentState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Return True if nothing runs any more, and nothing will unless a user continues the experiment."""
+        """Return True if the experiment has ended. It runs again only if a user continues it."""
         return self in _ENDED
 
 
 class TrialState(StrEnum):
     PENDING = "pending"  # created, its first segment not yet running
     RUNNING = "running"
-    PAUSED = "paused"  # by the scheduler or a user; holds no resources
+    PAUSED = "paused"  # paused by the scheduler or a user; holds no resources
     COMPLETED = "completed"  # reached its end: the function returned, max_t, or a stop criterion
-    STOPPED = "stopped"  # by the scheduler or a user, early
+    STOPPED = "stopped"  # ended early by the scheduler or a user
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -42,12 +42,12 @@ class SegmentState(StrEnum):
     PLANNED = "planned"  # waits for a free slot, and for the trial's open segment to end
     LAUNCHING = "launching"  # has a slot; its ranks have not entered the training function yet
     RUNNING = "running"  # all ranks have entered the training function
-    LEAVING = "leaving"  # a verdict ends it; its worker group is not free yet
-    RETURNED = "returned"  # the training function came to its end
-    LEFT = "left"  # the ranks followed a verdict, or the worker group was taken back
+    LEAVING = "leaving"  # a verdict ends it; its worker group is still in use
+    RETURNED = "returned"  # the training function returned
+    LEFT = "left"  # the ranks followed a verdict, or their worker group was ended
     FAILED = "failed"
-    LOST = "lost"  # its driver is gone, and its ranks with it
-    DROPPED = "dropped"  # replaced by another plan, or its trial ended, before it had a slot
+    LOST = "lost"  # its driver died, and its ranks ended with it
+    DROPPED = "dropped"  # never got a slot: another plan replaced it, or its trial ended
 
     @property
     def ended(self) -> bool:

@@ -23,29 +23,29 @@ class Segment:
     start_iteration: int  # training_iteration of the checkpoint it starts from; 0 without one
     source: CheckpointInfo | None
     state: SegmentState = SegmentState.PLANNED
-    leaving: Leave | None = None  # the verdict that ends it
-    report_no: int = 0  # of its newest report
-    iteration: int = 0  # training_iteration of its newest report; before the first, where it starts
+    leaving: Leave | None = None  # the verdict that ends it, if any
+    report_no: int = 0  # report_no of its newest report
+    iteration: int = 0  # training_iteration of its newest report; before the first report, start_iteration
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
-    decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
+    decide_at: float | None = None  # value of time_attr from which the scheduler is asked; None: never
     decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
-    offer: int | None = None  # report_no of the next report with which the training code will offer a checkpoint
-    scored: bool = True  # its newest report had the objective
+    offer: int | None = None  # report_no of the next report that will offer a checkpoint
+    scored: bool = True  # whether its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
-    commanded: str | None = None  # the request that its next report answers: "pause" by a user, "yield" by the host
-    room_for: str = ""  # for whom it yields, in words
+    commanded: str | None = None  # request to act on at its next report: "pause" by a user, "yield" by the host
+    room_for: str = ""  # why it has to yield, in words
     opened_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
     clock: float = 0.0  # time of its start or newest report
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
-    held_s: float | None = None  # of startup_s, how long its group has had room
+    held_s: float | None = None  # the part of startup_s in which its group had resources
     warm: bool = False
 
     @property
     def open(self) -> bool:
-        """Return whether it holds a slot: its worker group is not free yet."""
+        """Return whether it still holds a slot and a worker group."""
         return self.state in OPEN_SEGMENTS
 
     @property
@@ -65,7 +65,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoint:
-    """A checkpoint that exists, with the objective and the time attribute of the report that it belongs to."""
+    """A checkpoint that exists, with the objective and the time_attr value of its report."""
 
     info: CheckpointInfo
     value: float | None
@@ -75,7 +75,7 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ScoredReport:
-    """A finite value of the objective, and the report that had it."""
+    """A finite value of the objective, with the report that had it."""
 
     value: float
     iteration: int
@@ -90,33 +90,32 @@ class Trial:
     iteration: int = 0  # training_iteration of the newest report
     t: float = 0.0  # time_attr's value of the newest report; the iteration by default
     last: dict[str, float] = field(default_factory=dict)  # the newest value of each metric
-    last_value: float | None = None  # of the objective, newest finite one
+    last_value: float | None = None  # newest finite value of the objective
     best_value: float | None = None
     best_iteration: int | None = None
     best_segment: int | None = None  # ordinal of the segment that reported best_value
     last_mark: ScoredReport | None = None  # the report that had last_value
-    feasible: bool | None = None  # whether its result meets the constraints; None: there are none, or no result
+    feasible: bool | None = None  # whether its result satisfies the constraints; None without constraints or a result
     feasible_now: bool | None = None  # whether its newest report satisfies the constraints
     feasible_best: ScoredReport | None = None  # its best report within the constraints
-    reports: int = 0  # over all segments
-    running_s: float = 0.0  # time spent between its reports, all segments
-    failures: int = 0  # of the user's code
+    reports: int = 0  # reports of all segments
+    running_s: float = 0.0  # seconds between its reports, over all segments
+    failures: int = 0  # failures of the user's code
     system_failures: int = 0
     failure: Failure | None = None  # the latest
-    reason: str = ""  # of the latest decision about it
+    reason: str = ""  # reason of the latest decision about it
     waiting: str = ""  # what its launch waits for
-    diverged: bool = False  # its newest objective is NaN or infinite
-    held: bool = False  # no scheduler may resume it: a user wants it paused, or it waits for a donor
-    paused_by_scheduler: bool = False  # once no user holds it, the scheduler may resume it
-    checkpoint: CheckpointInfo | None = None  # the checkpoint that it would start from now, see `CheckpointLedger`
-    checkpoints: dict[str, KeptCheckpoint] = field(
-        default_factory=dict
-    )  # its own, by id, in the order in which they came
+    diverged: bool = False  # whether its newest objective is NaN or infinite
+    held: bool = False  # whether no scheduler may resume it, because a user paused it or it waits for a donor
+    paused_by_scheduler: bool = False  # whether the scheduler may resume it as soon as it is not held
+    # the checkpoint from which its next segment would start; see `CheckpointLedger`
+    checkpoint: CheckpointInfo | None = None
+    checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)  # its own checkpoints, by id, oldest first
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     line_begins: int = (
         1  # ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit
     )
-    next: Segment | None = None  # planned: opens when a slot is free and the present segment has ended
+    next: Segment | None = None  # the planned segment: it opens when a slot is free and the current segment has ended
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -138,17 +137,17 @@ class Trial:
 
     @property
     def best_mark(self) -> ScoredReport | None:
-        """Return the best report within the constraints, or the best of all reports if none is or there are no constraints."""
+        """Return the best report that satisfies the constraints, or the best of all reports if none does."""
         if self.feasible_best is not None or self.best_value is None:
             return self.feasible_best
         return ScoredReport(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
 
     def params_at(self, mark: ScoredReport) -> Mapping[str, Any]:
-        """Return the configuration that led to a report. Under PBT it may differ from the present one."""
+        """Return the configuration that led to a report. Under PBT it may differ from the current one."""
         return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
-        """Return the ready checkpoint whose report was the best, or the newest one if no report had a finite value."""
+        """Return the ready checkpoint with the best report, or the newest checkpoint if no report had a finite value."""
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:
@@ -164,7 +163,7 @@ class Trial:
 class Population:
     """All trials by number, and by state.
 
-    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`. `put` is for copies.
+    Schedulers and searchers read it. Only the core's state changes it, through `add` and `move`. `put` is for copies.
     """
 
     def __init__(self) -> None:
@@ -187,7 +186,7 @@ class Population:
         return iter(self._trials.values())
 
     def in_state(self, state: TrialState) -> list[int]:
-        """Return the numbers of the trials in this state, in the order in which they came into it."""
+        """Return the numbers of the trials in this state, in the order in which they entered it."""
         return list(self._by_state[state])
 
     def count(self, state: TrialState) -> int:
@@ -198,7 +197,7 @@ class Population:
         self._by_state[trial.state][trial.number] = None
 
     def put(self, trial: Trial) -> None:
-        """Add a trial, or replace the one of its number, in a copy of another population."""
+        """Add a trial to a copy of a population, or replace the trial with the same number."""
         if (before := self._trials.get(trial.number)) is not None:
             del self._by_state[before.state][trial.number]
         self.add(trial)

@@ -1,7 +1,8 @@
 """Ask and tell: the driver's loop in a thread of the caller's process, with trials that the caller runs.
 
-The loop and the core are those of every experiment. Only the groups differ: a segment waits until the caller asks for it, and
-runs until the caller tells its end or a verdict ends it. The methods of `AskedDriver` may be called from any thread.
+The loop and the core are the same as for other experiments. Only the groups differ: a segment waits until the caller
+asks for it, and runs until the caller tells its end or a verdict ends it. The methods of `AskedDriver` may be called
+from any thread.
 """
 
 from __future__ import annotations
@@ -64,17 +65,20 @@ class AskedGroups:
                 self.ready.remove(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        """End a segment that nobody has asked for yet, or that is to be killed. Others get the verdict at their next report."""
+        """End a segment that nobody has asked for yet, or that must be killed.
+
+        Other segments get the verdict at their next report.
+        """
         if segment in self.ready or why == "kill":
             self.end(segment, Outcome(kind="left"))
 
     def end(self, segment: SegmentRef, outcome: Outcome) -> None:
-        """End a segment. One that has ended already is no error."""
+        """End a segment. Do nothing if it has ended already."""
         if (end := self._ends.get(segment)) is not None and not end.done():
             end.set_result(outcome)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Leave the content alone: it is the caller's."""
+        """Do nothing: the content belongs to the caller."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -87,7 +91,7 @@ class AskedGroups:
 
 
 class StoreJournal:
-    """Batches go to the store at once."""
+    """A journal that writes each batch to the store at once."""
 
     def __init__(self, store: Store, experiment: int, epoch: int) -> None:
         self._store, self._experiment, self._epoch = store, experiment, epoch
@@ -176,15 +180,15 @@ class AskedDriver:
         return self._over.is_set()
 
     def check(self) -> None:
-        """Raise the error that has ended the loop, if one has."""
+        """Raise the error that ended the loop, if there was one."""
         if self._over.is_set() and self._error is not None:
-            raise TunerError(f"the study is not driven any more: {self._error}") from self._error
+            raise TunerError(f"the study is no longer driven: {self._error}") from self._error
 
     def ask(self, timeout_s: float) -> tuple[Trial, Segment, SegmentRef] | None:
         """Return a segment to train, or None once the experiment has ended or is paused.
 
         Raises:
-            Conflict: nothing can be trained within `timeout_s` before others have reported or ended.
+            Conflict: within `timeout_s`, nothing could be trained, because other trials have to report or end first.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -236,7 +240,8 @@ class AskedDriver:
         last: the trial ends with this report.
 
         Raises:
-            SpecError: it lacks a metric that the search needs. Nothing is committed, and the trial goes on.
+            SpecError: the report lacks a metric that the search needs. Nothing is committed, and the trial can
+                continue.
         """
         try:
             return self._call(self._report(ref, metrics, checkpoint, step, last))
@@ -274,10 +279,10 @@ class AskedDriver:
         return verdict
 
     def end(self, ref: SegmentRef, outcome: Outcome) -> None:
-        """End a segment and wait until that is committed. One that has ended already is no error.
+        """End a segment and wait until that is committed. Do nothing if it has ended already.
 
         Raises:
-            SpecError: it returned, and none of its reports had the objective. The trial goes on.
+            SpecError: the outcome is "returned", but none of its reports had the objective. The trial can continue.
         """
         with contextlib.suppress(Closed):
             self._call(self._told(ref, outcome))
@@ -295,14 +300,14 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving. The next driver starts the trials again that were asked for and have not ended."""
+        """Stop driving. The next driver restarts trials that were asked for and have not ended."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)
         self._thread.join()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop's thread and return what it returns.
+        """Run a coroutine in the loop's thread and return its result.
 
         Raises:
             Closed: the loop has ended.
@@ -335,11 +340,11 @@ class AskedDriver:
 
     def _closed(self) -> Exception:
         self.check()
-        return Closed("the study is not driven any more")
+        return Closed("the study is no longer driven")
 
 
 def _claimed(store: Store, record: ExperimentRecord) -> int:
-    """Claim an experiment. A lease whose holder was killed runs out meanwhile."""
+    """Claim an experiment. If its holder was killed, wait until the lease has expired."""
     owner = f"study:{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}:{time.time_ns()}"
     until = time.monotonic() + LEASE_S + KEEP_S
     while True:

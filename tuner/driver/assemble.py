@@ -23,7 +23,7 @@ DEFAULT_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Objects from a Python caller that take the place of what the spec names."""
+    """Objects from a Python caller that replace parts that the spec names."""
 
     scheduler: Scheduler | None = None
     searcher: Searcher | None = None
@@ -36,7 +36,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     saves_checkpoints: whether the training function is known to save checkpoints; None if that is not known.
 
     Raises:
-        SpecError: the parts do not fit the space or each other. It names every mistake.
+        SpecError: the parts do not fit the space or each other. The error lists every mistake.
     """
     parts = parts or Parts()
     notes: list[str] = []
@@ -51,7 +51,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     stopper = parts.stopper or (stopper_from_json(spec.stop) if spec.stop else None)
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
-        spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr holds for the experiment
+        spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr becomes the experiment's
     mistakes = ErrorCollector()
     task = SearcherContext(
         space=space,
@@ -73,9 +73,9 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     max_t = getattr(scheduler, "max_t", None)
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
-        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
+        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials like the experiment's own
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
-        message = f"{scheduler.TYPE} looks at one objective only; moasha stops early by several, and fifo stops nothing"
+        message = f"{scheduler.TYPE} uses only one objective; moasha stops early by several, and fifo stops nothing"
         mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
@@ -114,7 +114,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
 
 
 def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], ...]:
-    """Return the points that the searcher suggests first: those of the user, and then what was good in earlier experiments.
+    """Return the points that the searcher suggests first: those of the user, then the best ones of earlier experiments.
 
     A scheduler that proposes configurations starts the latter itself.
     """
@@ -125,7 +125,7 @@ def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], 
 def _choose(
     spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
 ) -> tuple[Scheduler, Searcher, str | None]:
-    """Return the scheduler and the searcher, and the reasons for what "auto" became. What the user named is used as it is."""
+    """Return the scheduler and the searcher, with "auto" resolved, and the reasons for that choice."""
     scheduler, searcher, why = parts.scheduler, parts.searcher, None
     search: dict[str, Any] = dict(spec.search)
     if scheduler is None and spec.scheduler.get("type") == "auto":

@@ -1,7 +1,7 @@
-"""Learn from earlier experiments: map their trials onto the present space, and compute what the new experiment's spec stores.
+"""Learn from earlier experiments: map their trials to the new space, and compute what the new spec stores about them.
 
-What is learned is part of the new experiment's spec (`Spec.earlier`), as JSON. So a restart knows the same, and deleting an
-earlier experiment changes nothing.
+The result is stored as JSON in the new experiment's spec (`Spec.earlier`). So it survives a restart, and the deletion
+of an earlier experiment has no effect.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from tuner.space import Space
 if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
 
-FEWEST = 5  # trials of an earlier experiment that fit the space; with fewer, nothing is learned from it
-LEAST_SKILL = (
-    0.3  # learn nothing below this correlation between the results of trials and their predictions from other trials
-)
-HINTS = 3  # the best trials of each earlier experiment, near which the model looks for new configurations
+FEWEST = 5  # minimum number of trials of an earlier experiment that fit the space
+LEAST_SKILL = 0.3  # minimum correlation between the results of trials and their predictions from other trials
+HINTS = 3  # number of best trials of each earlier experiment near which the model looks for new configurations
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierExperiment:
-    """An experiment from which another one may learn.
+    """An earlier experiment to learn from.
 
     Attributes:
-        name: what the log calls it.
+        name: its name in the log.
         objective: its first objective.
         space: its space.
         recording: its trials.
@@ -43,7 +41,7 @@ class EarlierExperiment:
 
 
 def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, Any]:
-    """Return what `Spec.earlier` keeps.
+    """Return the value of `Spec.earlier`.
 
     Returns:
         ``{"experiments": [{"name", "trials", "model", "best"}], "portfolio": [{"params", "covers"}], "notes": [...]}``.
@@ -53,7 +51,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         return {
             "experiments": [],
             "portfolio": [],
-            "notes": ["a grid and an empty space learn nothing from earlier experiments"],
+            "notes": ["a grid or an empty space cannot learn from earlier experiments"],
         }
     from tuner.schedulers.freeze_thaw.earlier import portfolio, surrogate  # loads scipy
     from tuner.schedulers.freeze_thaw.unit_cube import Cube
@@ -64,14 +62,14 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         trials = mapped(space, earlier)
         if len(trials) < FEWEST:
             notes.append(
-                f"learned nothing from {earlier.name}: {len(trials)} of its trials fit this space, {FEWEST} are needed"
+                f"did not learn from {earlier.name}: {len(trials)} of its trials fit this space, {FEWEST} are needed"
             )
             continue
         longest = max(len(trial.scores) for trial in trials)
         model = surrogate(cube, trials, longest)
         if model.skill < LEAST_SKILL:
             why = f"its results do not depend on the configuration in a way that can be predicted (correlation {model.skill:.2f})"
-            notes.append(f"learned nothing from {earlier.name}: {why}")
+            notes.append(f"did not learn from {earlier.name}: {why}")
             continue
         order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)
         kept.append(trials)
@@ -98,10 +96,10 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 
 
 def mapped(space: Space, earlier: EarlierExperiment) -> list[EarlierTrial]:
-    """Return the trials of an earlier experiment that reported and whose configuration belongs to this space.
+    """Return the trials of an earlier experiment that have reports and a configuration of this space.
 
-    Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has are left
-    out. A trial that lacks a parameter of this space, or has a value outside its range, does not belong to it.
+    Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has
+    are ignored. Trials that lack a parameter of this space, or have a value outside its range, are left out.
     """
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial  # loads scipy
 

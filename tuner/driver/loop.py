@@ -1,7 +1,7 @@
 """The shell of real time: it takes events from its inbox, commits them, and carries out the actions.
 
-It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered and nothing is done before the batch
-that decided it is committed.
+It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered or carried out before the batch
+with the decision is committed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH = 500
-"""The most events that one transaction takes."""
+"""The largest number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
-"""Waits between attempts to commit while the database is out of reach; the last one repeats. Nothing is answered meanwhile."""
+"""Waits between attempts to commit while the database is unreachable; the last one repeats. Nothing is answered meanwhile."""
 
 OUTAGE_S = 3600.0
-"""The default time for which a commit is tried while the database is out of reach."""
+"""Default of the seconds for which a commit is retried while the database is unreachable."""
 
 TRIES = 4
-"""The number of times that a commit is tried after errors that need not be temporary."""
+"""The number of attempts to commit after errors that may be permanent."""
 
 TELL_S = 60.0
 """Seconds between two lines in the log about the same outage."""
@@ -53,10 +53,10 @@ DELETIONS_S = 30.0
 """Seconds that the end of an experiment waits for deletions of checkpoints."""
 
 LOOK_S = 0.05
-"""Seconds between two looks at the inbox during such a wait."""
+"""Seconds between two checks of the inbox during such a wait."""
 
 BUDGET_S = 0.25
-"""The longest time between two looks at the time budget, in seconds."""
+"""The longest time between two checks of the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Waits before a heavy searcher that failed is asked again. After the last one, a point is drawn at random."""
@@ -67,7 +67,7 @@ class _Item:
     event: Event
     done: asyncio.Future[Verdict | None]
     command: int | None = None
-    segment: SegmentRef | None = None  # the segment whose verdict is asked for
+    segment: SegmentRef | None = None  # the segment whose verdict is requested
 
 
 class ExperimentLoop:
@@ -76,7 +76,7 @@ class ExperimentLoop:
     def __init__(self, core: Core, journal: Journal, groups: Groups, outage_s: float = OUTAGE_S) -> None:
         self.core, self.journal, self.groups, self.outage_s = core, journal, groups, outage_s
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
-        self._early: list[_Item] | None = []  # events that came before `run`; None once the inbox is open
+        self._early: list[_Item] | None = []  # events that arrived before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
@@ -93,10 +93,10 @@ class ExperimentLoop:
     def put(
         self, event: Event, *, command: int | None = None, segment: SegmentRef | None = None
     ) -> asyncio.Future[Verdict | None]:
-        """Queue an event. The future is done when it is committed, with the verdict on `segment` as of then.
+        """Queue an event. The future is done when the event is committed; its result is the verdict on `segment` at that time.
 
-        Events that come before `run` wait until DriverStarted has been handled. So nothing is decided in a state that is about
-        to change, and time without a driver never counts.
+        Events that arrive before `run` wait until DriverStarted has been handled, so that nothing is decided in an
+        outdated state and time without a driver never counts.
         """
         done = asyncio.get_running_loop().create_future()
         item = _Item(event, done, command, segment)
@@ -154,10 +154,10 @@ class ExperimentLoop:
     async def run(
         self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None, executor: str = ""
     ) -> ExperimentState:
-        """Take the experiment over and drive it until it has ended or is paused. Return its state.
+        """Take over the experiment and drive it until it has ended or is paused. Return its state.
 
-        epoch: of this driver; every commit checks it. slots: how many trials the cluster holds at once. commands: those that
-        were waiting, by their id. executor: where trials run and why, for the log.
+        epoch: the epoch of this driver; every commit checks it. slots: how many trials the cluster can run at once.
+            commands: pending commands by id. executor: where trials run and why, for the log.
         """
         started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor)
         self._open_inbox(started, commands or {})
@@ -174,7 +174,7 @@ class ExperimentLoop:
             await self._wind_up()
 
     def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
-        """Take DriverStarted first, then the commands that were waiting, then the events that have come meanwhile."""
+        """Take DriverStarted first, then the pending commands, then the events that have arrived meanwhile."""
         early, self._early = self._early or [], None
         self.put(started)
         for command, event in commands.items():
@@ -185,8 +185,8 @@ class ExperimentLoop:
     async def _take(self) -> list[_Item]:
         """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        At the end, this waits for deletions of files, as long as one finishes every `DELETIONS_S`. A command that comes
-        meanwhile is taken like any other; a resume makes the experiment go on.
+        At the end, this waits for deletions of files, as long as one finishes every `DELETIONS_S`. A command that
+        arrives meanwhile is handled as usual; a resume makes the experiment continue.
         """
         until: float | None = None
         while self._inbox.empty() and self._over():
@@ -229,7 +229,7 @@ class ExperimentLoop:
     def _answers(
         self, items: list[_Item], actions: list[Action]
     ) -> tuple[list[Verdict | None], dict[SegmentRef, int | None]]:
-        """Return the verdicts that were asked for, and the first milestones of the segments that are to run."""
+        """Return the requested verdicts, and the first milestones of the segments to run."""
         verdicts = [self.core.verdict(item.segment) if item.segment is not None else None for item in items]
         launches = [action for action in actions if isinstance(action, RunSegment)]
         return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
@@ -240,7 +240,8 @@ class ExperimentLoop:
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                case e.SegmentStarted() | e.Reported():  # the event of the start comes another way and may be later
+                # the event of the start takes another path and may arrive later
+                case e.SegmentStarted() | e.Reported():
                     carried_out += self._carried_out(entry.ref)
                 case d.Start():  # until its segment has started
                     pass
@@ -289,7 +290,7 @@ class ExperimentLoop:
         return [seq] if seq else []
 
     async def _commit(self, batch: Batch) -> None:
-        """Make the batch durable. While the database is away, try again for `outage_s`; other errors are final sooner."""
+        """Commit the batch. While the database is unreachable, retry for `outage_s`; after other errors, give up sooner."""
         begun, told = time.monotonic(), -TELL_S
         for tries, wait in enumerate(itertools.chain(RETRY_COMMIT_S, itertools.repeat(RETRY_COMMIT_S[-1])), 1):
             try:
@@ -314,7 +315,7 @@ class ExperimentLoop:
 
     async def _wind_up(self) -> None:
         if self._stopped is None:
-            self._stopped = RuntimeError("the experiment is over")
+            self._stopped = RuntimeError("the experiment has ended")
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -401,7 +402,7 @@ class ExperimentLoop:
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
     async def _watch_budget(self) -> None:
-        """Put BudgetSpent when the time budget is spent, and again if a user raises the budget and that is spent too."""
+        """Put BudgetSpent when the time budget is spent, and again if a raised budget is spent too."""
         spent, last = self.core.experiment.running_s, time.monotonic()
         while True:
             budget = self.core.spec.limits.time_budget_s
@@ -420,7 +421,7 @@ class ExperimentLoop:
             last = now
 
     async def _watch_gpu_hours(self) -> None:
-        """Put GpuHoursSpent when the GPU hours are used up, and again if a user raises the limit and that is used up too."""
+        """Put GpuHoursSpent when the GPU hours are used up, and again if a raised limit is used up too."""
         while True:
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
@@ -467,10 +468,10 @@ def _parts(stopper: Stopper | None) -> list[Stopper]:
 
 
 def is_ours(part: object, where: str) -> bool:
-    """Return whether a scheduler, searcher or stopper is of this package and calls no code of the user's."""
+    """Return whether a scheduler, searcher or stopper is part of this package and calls no code of the user."""
     module = type(part).__module__
     return module.startswith(where) and module not in _ADAPTERS
 
 
 _ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
-"""Modules of the project that call the user's code."""
+"""Modules of this package that call the user's code."""

@@ -18,14 +18,14 @@ _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def plain_json(part: Any) -> dict[str, Any]:
-    """Return what the spec contains for this part: its JSON form, or a placeholder; "auto" for None."""
+    """Return the JSON of this part for the spec: its JSON form, or a placeholder; "auto" for None."""
     if part is None:
         return {"type": "auto"}
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
 def resolved_json(part: Any) -> dict[str, Any]:
-    """Return `plain_json` of a scheduler or searcher after its setup, with what it inherits from the experiment filled in."""
+    """Return `plain_json` of a scheduler or searcher after its setup, with inherited options filled in."""
     data = plain_json(part)
     resolved = getattr(part, "resolved", None)
     return data if resolved is None or data["type"] == "python" else dict(resolved())

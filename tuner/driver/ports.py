@@ -1,8 +1,9 @@
-"""The three ports of a shell: what comes in, what is written down, and where segments run.
+"""The three ports of a shell: inbound (events), journal (commits) and groups (where segments run).
 
-A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then acts on the groups. Nothing
-is answered and nothing is done before the commit. `tuner.driver.loop` is the shell of real time, with the groups and the journal
-of `tuner.driver.hosts.driven`; `tuner.driver.virtual` is the shell of virtual time. `tests/driver/test_contract.py` tests both.
+A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then acts on the groups.
+Nothing is answered or carried out before the commit. `tuner.driver.loop` is the shell of real time, with the groups and
+the journal of `tuner.driver.hosts.driven`; `tuner.driver.virtual` is the shell of virtual time.
+`tests/driver/test_contract.py` tests both.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tuner.search.base import Searcher, Suggestion
 
 
 class Inbound(Protocol):
-    """The inbound port. Events of one segment are taken in the order in which they are put."""
+    """The inbound port. Events of one segment are handled in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
         """Take an event. The returned future is done once the event is committed; it need not be awaited."""
@@ -31,7 +32,7 @@ class Journal(Protocol):
     """Makes batches durable. The shell is its only writer."""
 
     async def commit(self, batch: Batch) -> None:
-        """Write the batch whole or not at all. Raise LostLease if another driver has taken over.
+        """Write the whole batch, or nothing. Raise LostLease if another driver has taken over.
 
         The core changes nothing until this returns, so the batch may be read from another thread.
         """
@@ -41,7 +42,7 @@ class Groups(Protocol):
     """Runs segments. Its methods may be called concurrently."""
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
-        """Run a segment to its end, and put what it reports into the inbound port.
+        """Run a segment to its end, and put its reports into the inbound port.
 
         milestone: the first report at which its ranks wait for a verdict; None if they never wait. After a verdict other than
         "continue", and after an interrupt, the outcome is "left".
@@ -50,17 +51,17 @@ class Groups(Protocol):
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         """Make the ranks of a segment ask for a verdict soon, or leave; "kill" ends them at once.
 
-        A segment that has ended already is no error.
+        Do nothing if the segment has ended already.
         """
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the content of a checkpoint. It is not an error if it is already gone."""
+        """Delete the content of a checkpoint. Do nothing if it does not exist."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return the value of a pure function, computed in a place that does not block the shell."""
+        """Compute the value of a pure function without blocking the shell."""
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        """Return what a heavy searcher suggests for trial `number`, computed in a place that does not block the shell."""
+        """Ask a heavy searcher for the suggestion for trial `number`, without blocking the shell."""
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""

@@ -1,4 +1,4 @@
-"""Read from an experiment's log what its trials did: each trial's configuration, its curve, and how it ended."""
+"""Read the recording of each trial from an experiment's log: its configuration, its curve, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ End = Literal["returned", "failed", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedReport:
-    """One report: its metrics, and the seconds since the report before it, or since the start."""
+    """One report: its metrics, and the seconds since the previous report or the start."""
 
     metrics: Mapping[str, float]
     seconds: float
@@ -31,11 +31,12 @@ class RecordedTrial:
     Attributes:
         number: its number in the experiment.
         params: its configuration, flat.
-        reports: one for each training_iteration, from 1 on. What was trained twice, after a failure, is here once.
-        end: "returned" if the training function returned by itself, "failed" if it failed for good, and "cut" if something
-            else ended it, so that nobody knows how its curve would have gone on.
+        reports: one for each training_iteration, from 1 on. Reports that were repeated after a failure are included
+            once.
+        end: "returned" if the training function returned by itself, "failed" if it failed for good, and "cut" if
+            something else ended it, so that the rest of its curve is unknown.
         state: its state in the experiment.
-        error: what was wrong, if it failed.
+        error: the error, if it failed.
     """
 
     number: int
@@ -56,10 +57,10 @@ class Recording:
     """The trials of an experiment, by number.
 
     Attributes:
-        trials: those that were started.
-        slots: how many trials trained at once, at most.
-        startup_s: the median of the seconds that a start took.
-        saves_checkpoints: True if a trial saved a checkpoint, so that a paused trial could have gone on from it.
+        trials: the trials that were started.
+        slots: the largest number of trials that trained at once.
+        startup_s: the median duration of a start, in seconds.
+        saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from theirs.
         seconds: from the first start to the last entry of the log.
     """
 
@@ -76,10 +77,10 @@ class Recording:
 
 
 def recording(log: Iterable[Entry]) -> Recording:
-    """Return what a log says about its trials.
+    """Return the recording that a log contains.
 
     Raises:
-        SpecError: the log cannot be replayed, because trials went on from other trials' checkpoints or because reports are
+        SpecError: the log cannot be replayed, because trials continued from other trials' checkpoints or reports are
             missing.
     """
     reader = _Reader()
@@ -118,8 +119,9 @@ class _Reader:
                 self._trials[number] = _Trial(dict(params or {}))
             case d.Exploit(trial=number):
                 raise SpecError(
-                    f"trial {number} went on from another trial's checkpoint with a changed configuration, as in population "
-                    "based training: its curve belongs to no single configuration, so it cannot be replayed"
+                    f"trial {number} continued from another trial's checkpoint with a changed configuration, as "
+                    "in population based training: its curve has no single configuration, so it cannot be "
+                    "replayed"
                 )
             case d.Stop(trial=number):
                 self._trials[number].state = TrialState.STOPPED
@@ -171,7 +173,7 @@ class _Reader:
             if sorted(trial.reports) != list(range(1, len(trial.reports) + 1)):
                 raise SpecError(f"reports of trial {number} are missing in the log, so it cannot be replayed")
             reports = tuple(trial.reports[i] for i in range(1, len(trial.reports) + 1))
-            if reports or trial.end != "cut":  # of a trial that never reported, nothing is known
+            if reports or trial.end != "cut":  # the pace of a trial that never reported is unknown
                 found[number] = RecordedTrial(number, trial.params, reports, trial.end, trial.state, trial.error)
         startup = statistics.median(self._startups) if self._startups else 0.0
         seconds = self._now - self._began if self._began is not None else 0.0

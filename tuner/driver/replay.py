@@ -1,9 +1,9 @@
-"""Run recorded trials again in virtual time under another scheduler: what would it have stopped, cost and found?
+"""Run recorded trials again in virtual time under another scheduler, to find its cost and its result.
 
-The core, the scheduler and the searcher are the real ones. Only the training is not: a trial reports what it reported then.
-Nothing is invented. If a trial would have continued beyond the end of its record, it is *censored*: it ends there, and what it
-would have cost and reached is known only as a bound. A searcher or a scheduler that proposes configurations gets, for each
-proposal, the nearest of the recorded configurations that is not used yet.
+The core, the scheduler and the searcher are the real ones. Only the training is replaced: a trial makes its recorded
+reports again. No values are made up. If a trial would have continued beyond the end of its record, it is *censored*: it
+ends there, and only bounds of its cost and result are known. Each configuration that a searcher or scheduler proposes
+is replaced by the nearest recorded configuration that is not used yet.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ RECORDED = "recorded"
 """The key under which a trial's searcher state has the number of the recorded trial that it replays."""
 
 CONFIGURING = ("pbt", "pb2")
-"""Schedulers that change configurations during training. No record says what would have happened then."""
+"""Schedulers that change configurations during training, so that recorded curves do not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The training that a trial got, and its score.
 
-    state: the trial's state; "censored" if a replayed trial would have gone on beyond what was recorded of it.
-    iterations: how many reports it made, each counted once.
-    value: what counts of it: the best value of its objective within the constraints, or with scope="last" the last one.
+    state: the trial's state; "censored" if a replayed trial would have continued beyond its record.
+    iterations: the number of its reports; repeated ones count once.
+    value: its best value of the objective within the constraints, or with scope="last" the last one.
     """
 
     state: TrialState | Literal["censored"]
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One recorded trial: what happened, and what would have happened. `replayed` is None if it would not have started."""
+    """One recorded trial with its outcome in the experiment and in the replay (None if it would not have started)."""
 
     number: int
     params: Mapping[str, Any]
@@ -62,12 +62,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The cost of a search, and what it found.
+    """The cost and the result of a search.
 
     Attributes:
-        trials: trials that were started.
-        reports: reports of all trials together, with those that were made twice because a trial started over.
-        training_s: seconds of training of all trials together, without starts.
+        trials: number of trials that were started.
+        reports: reports of all trials together, including those that were repeated because a trial started over.
+        training_s: seconds of training of all trials together, without their starts.
         duration_s: seconds from the first start to the end.
         best_trial: the number of the best recorded trial; None if no trial has a value within the constraints.
         best_value: its value.
@@ -83,19 +83,19 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The outcome that a scheduler would have had with the trials of an experiment, beside what happened.
+    """The outcome of a scheduler with the trials of an experiment, compared with what happened.
 
     Attributes:
         method: the scheduler and the searcher, in a few words: "asha(reduction_factor=4)".
         scheduler: the scheduler with all its options, as JSON.
         search: the searcher as JSON; None if the trials were replayed in the order in which they were recorded, or if the
             scheduler proposes configurations.
-        recorded: what the experiment cost and found.
-        replayed: what it would have cost and found.
-        trials: one for each recorded trial, by number.
-        censored: how many trials would have gone on beyond what was recorded of them. If there are any, the cost of the replay
-            is a lower bound, and so is the quality of what it found.
-        notes: how to read it, in sentences.
+        recorded: the cost and result of the experiment.
+        replayed: the cost and result of the replay.
+        trials: the recorded trials, by number.
+        censored: how many trials would have continued beyond their record. If there are any, the cost of the replay is
+            a lower bound, and so is the quality of its result.
+        notes: notes on how to read the outcome.
         summary: the outcome, in one sentence.
     """
 
@@ -111,7 +111,7 @@ class Replay:
 
     @property
     def saved(self) -> float:
-        """Return the share of the reports that would not have been made. It is negative if more would have been made.
+        """Return the share of the reports that would have been saved. It is negative if more would have been made.
 
         It is an upper bound if trials are censored.
         """
@@ -131,10 +131,10 @@ def replay(
     Args:
         spec: the experiment's spec, with the scheduler, searcher and limits of the replay.
         space: its space. It may be opaque: no configuration is built.
-        record: what its log says.
+        record: its recording.
         parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials come in
             the order of the record.
-        max_concurrent_trials: how many trials train at once. None: as many as did.
+        max_concurrent_trials: how many trials train at once. None: as many as trained at once in the experiment.
 
     Raises:
         SpecError: nothing was recorded, or the scheduler cannot be replayed or does not fit the experiment.
@@ -158,7 +158,7 @@ def replay(
     )
     if core.scheduler.TYPE in CONFIGURING or core.scheduler.SAVES_AT_MILESTONES:
         raise SpecError(
-            f"{core.scheduler.TYPE} changes configurations during training, and no record says what would have happened then",
+            f"{core.scheduler.TYPE} changes configurations during training, so recorded curves do not apply",
             "/scheduler",
         )
     scheduler = core.scheduler
@@ -173,7 +173,7 @@ def replay(
 
 
 def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slots: int | None) -> Spec:
-    """Return the spec with what a replay needs: no retries, the recorded number of trials, and only limits that it knows."""
+    """Return the spec for a replay: without retries, with the recorded number of trials, and with supported limits only."""
     counts = scheduler.COUNTS_BUDGET if scheduler is not None else True
     limits = replace(
         spec.limits,
@@ -197,7 +197,7 @@ def _never(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
 class RecordedGroups(SimulatedGroups):
     """Worker groups whose trials report what was recorded.
 
-    censored: the trials of the replay that came to the end of their record and were told to go on.
+    censored: trials of the replay that reached the end of their record and should have continued.
     """
 
     def __init__(self, loop: VirtualLoop, record: Recording) -> None:
@@ -245,13 +245,13 @@ class InOrder(Searcher):
 
 
 class _Unused:
-    """Finds the recorded configuration that is nearest to a proposal, among those that no trial has yet."""
+    """Finds the nearest recorded configuration to a proposal, among those that are not used yet."""
 
     def __init__(self, trials: Sequence[RecordedTrial], space: Space) -> None:
         self._trials, self._space = trials, space
         self._unordered = [p.kind == "choice" and not p.ordered for p in space.parameters]
         self._places = [self._place(trial.params) for trial in trials]
-        self.moved: list[float] = []  # how far each proposal was from what it became
+        self.moved: list[float] = []  # distance of each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
         """Return the nearest one, or None if all are used."""
@@ -270,7 +270,7 @@ class _Unused:
         return [u if on else None for u, on in zip(unit, active, strict=True)]
 
     def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance. Two different categories are 1 apart, and so are a value and none."""
+        """Return the Euclidean distance. Two different categories have the distance 1, and so have a value and a missing one."""
         total = 0.0
         for u, v, unordered in zip(a, b, self._unordered, strict=True):
             if u is not None and v is not None and not unordered:
@@ -307,7 +307,7 @@ class Nearest(Searcher):
 
 
 class OverRecorded(Scheduler):
-    """A scheduler that proposes configurations, over recorded ones: each proposal becomes the nearest that is not used yet."""
+    """Wraps a scheduler that proposes configurations. Each proposal is replaced by the nearest unused recorded configuration."""
 
     TYPE: ClassVar[str] = "over_recorded"
     PROPOSES: ClassVar[bool] = True
@@ -371,7 +371,7 @@ def _compared(
             reached = max((segment.iteration for segment in trial.segments), default=0)
             cut = trial.number in groups.censored
             state: TrialState | Literal["censored"] = "censored" if cut else trial.state
-            why = f"its record ends at iteration {reached}; it would have gone on" if cut else trial.reason
+            why = f"its record ends at iteration {reached}; it would have continued" if cut else trial.reason
             now = Outcome(state, reached, value.of(recorded.reports[:reached]), why)
         compared.append(Compared(number, recorded.params, then, now))
     then_best = value.best([(c.number, c.recorded.value) for c in compared])
@@ -395,7 +395,7 @@ def _compared(
 
 
 class _Values:
-    """Return the value that counts for a trial: the best or the last value of the first objective, within the constraints."""
+    """Returns the value that counts for a trial: the best or the last value of the first objective within the constraints."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self._objective, self._last, self._constraints = spec.objective, spec.scope == "last", constraints
@@ -415,7 +415,7 @@ class _Values:
         return max(found, key=self._objective.score, default=None)
 
     def best(self, values: Sequence[tuple[int, float | None]]) -> tuple[int | None, float | None]:
-        """Return the number and the value of the best trial, the first of equal ones."""
+        """Return the number and the value of the best trial; among equal ones, the first."""
         known = [(number, value) for number, value in values if value is not None]
         return max(known, key=lambda each: self._objective.score(each[1]), default=(None, None))
 
@@ -436,14 +436,14 @@ def _in_words(part: Scheduler | Searcher) -> str:
 def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unused | None) -> Iterator[str]:
     if cut := len(groups.censored):
         yield (
-            f"{cut} of {len(core.trials)} trials would have gone on beyond what was recorded of them. They end where their "
-            "record ends: it would have cost more than shown here, and may have found a better value"
+            f"{cut} of {len(core.trials)} trials would have continued beyond their record. They end where their "
+            "record ends: the real cost would be higher than shown here, and the result might be better"
         )
     if unused is not None and unused.moved:
         mean = sum(unused.moved) / len(unused.moved)
         yield (
-            "each proposed configuration was replaced by the nearest recorded one that was not used yet, on average "
-            f"{mean:.2g} away in the unit cube: nothing is known about configurations that were never trained"
+            "each proposed configuration was replaced by the nearest recorded one that was not used yet, at a "
+            f"mean distance of {mean:.2g} in the unit cube, because only these were trained"
         )
         if len(core.trials) == len(record.trials):
             yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed others"

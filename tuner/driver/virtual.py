@@ -1,4 +1,4 @@
-"""Run searches in virtual time: the same decisions as on a cluster, without one, and repeatable bit for bit.
+"""Run searches in virtual time, without a cluster: with the same decisions, and reproducible bit for bit.
 
 def evaluate(config, checkpoint):
     step = checkpoint or 0
@@ -39,9 +39,9 @@ class Simulation:
     """The outcome of a simulated search.
 
     best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
-    trial with the best last value among those trained to their end. error: what went wrong, or why there is no best trial.
+    trial with the best last value among those trained to their end. error: the error, or why there is no best trial.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
-    log: every event and decision, as a driver would have committed them.
+    log: every event and decision, in the form that a driver commits.
     """
 
     history: list[tuple[float, int, int, Mapping[str, float]]] = field(repr=False)
@@ -62,7 +62,7 @@ class Simulation:
 
     @property
     def warnings(self) -> list[str]:
-        """Return what `tuner.run` would print as warnings: likely mistakes in the user's code or settings."""
+        """Return the warnings that `tuner.run` would print: likely mistakes in the user's code or settings."""
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
 
 
@@ -90,14 +90,15 @@ def simulate(
 ) -> Simulation:
     """Run a search in virtual time.
 
-    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` per report.
-    checkpoint is None at the beginning, otherwise the object of the step that it continues from. startup_s: virtual seconds
-    that every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which
-    everything is stopped. budget: how many full trainings' worth the default search may spend, all trials together. warm_start:
-    experiments to learn from, as `tuner.driver.earlier.EarlierExperiment`.
+    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; it yields one `Step`
+        per report. checkpoint is None at the beginning, otherwise the checkpoint of the step to continue from.
+        startup_s: virtual seconds that every start and every resume takes. time_budget_s: virtual seconds from the
+        start of the first trial until everything is stopped. budget: the training of all trials together that the
+        default search may spend, in full trainings. warm_start: experiments to learn from, as
+        `tuner.driver.earlier.EarlierExperiment`.
 
-    An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises SpecError. What
-    `tuner.run` would print as a warning is a UserWarning here, and is in the result's `warnings`.
+    An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
+    SpecError. Warnings that `tuner.run` would print are raised as UserWarning and are in the result's `warnings`.
     """
     mistakes = ErrorCollector()
     with mistakes:
@@ -148,7 +149,7 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
 
 
 def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """Return the scheduler that a Python caller means; None for None and "auto", which `assemble` resolves."""
+    """Return the scheduler of a Python argument; None for None and "auto", which `assemble` resolves."""
     if scheduler is None or scheduler == "auto":
         return None
     from tuner.schedulers import from_argument
@@ -157,7 +158,7 @@ def scheduler_part(scheduler: Any) -> Scheduler | None:
 
 
 def searcher_part(search_alg: Any) -> Searcher | None:
-    """Return the searcher that a Python caller means; None for None and "auto", which `assemble` resolves."""
+    """Return the searcher of a Python argument; None for None and "auto", which `assemble` resolves."""
     if search_alg is None or search_alg == "auto":
         return None
     from tuner.search import from_argument
@@ -166,7 +167,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Return the parts that a Python caller means. Add their mistakes to `mistakes`."""
+    """Return the parts of Python arguments. Add mistakes to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)
@@ -186,7 +187,7 @@ def stopper_part(stop: Any) -> Stopper | None:
 
 
 def _simulation(loop: VirtualLoop) -> Simulation:
-    """Run a loop to its end, and return what it did."""
+    """Run a loop to its end, and return the result."""
     loop.run()
     core, config = loop.core, loop.groups.config
     best = core.best_trial()

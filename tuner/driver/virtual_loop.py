@@ -32,8 +32,8 @@ FIT_DELAY_S = 1e-3
 class Step:
     """One report of a simulated trial.
 
-    seconds: virtual time since the previous report, or since the start. checkpoint: any object that `evaluate` can go on from;
-    None if this report has no checkpoint.
+    seconds: virtual seconds since the previous report, or since the start. checkpoint: any object from which `evaluate`
+        can continue; None if this report has no checkpoint.
     """
 
     metrics: Mapping[str, float]
@@ -49,7 +49,10 @@ class _Interrupted(BaseException):
 
 
 class _Clock:
-    """Virtual time, in which coroutines `sleep`. Those that wake at the same time wake in the order of their `sleep` calls."""
+    """Virtual time, in which coroutines `sleep`.
+
+    Coroutines that wake at the same time wake in the order of their `sleep` calls.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -269,7 +272,7 @@ class VirtualLoop:
         return self.core.verdict(events[-1].ref) if events and events[-1].waits else None
 
     def run(self) -> None:
-        """Drive the experiment until it has ended, or nothing can happen any more."""
+        """Drive the experiment until it has ended or no coroutine is left."""
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
@@ -286,7 +289,7 @@ class VirtualLoop:
         clock.close()
 
     def _spent_at(self, gpu_hours: float) -> float | None:
-        """Return when these GPU hours are used up; None if they are not, as long as nothing else happens."""
+        """Return when these GPU hours will be used up if nothing else happens; None if they will not."""
         experiment = self.core.experiment
         left = None if experiment.capped else experiment.usage.left_s(gpu_hours, self.clock.now)
         return None if left is None else self.clock.now + left

@@ -1,7 +1,8 @@
 """Code bundles: zip files of Python code that clients upload, addressed by their SHA-256.
 
-A bundle is kept below the storage of the service, where the nodes of its cluster find it too: as a zip file in the form that
-Ray's ``py_modules`` expect and, if the storage is a disk, unpacked, so that the service can check an entrypoint in it.
+Bundles are kept in the storage of the service, which the nodes of its cluster can read too. A bundle is a zip file in
+the form that Ray's ``py_modules`` expects. If the storage is a local folder, the bundle is also unpacked there, so that
+the service can check an entrypoint in it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _STORED = re.compile(r".*/bundles/[0-9a-f]{64}\.zip(\?.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that has been uploaded. `uri` is where workers find it."""
+    """An uploaded bundle. Workers load it from `uri`."""
 
     sha256: str
     bytes: int
@@ -33,16 +34,16 @@ class Bundle:
 
 
 class Bundles:
-    """The bundles of a service, below its storage."""
+    """The bundles in the storage of a service."""
 
     def __init__(self, storage: str) -> None:
         self._folder = join(storage, "bundles")
 
     def put(self, sha256: str, file: BinaryIO) -> Bundle:
-        """Check an uploaded zip file whose SHA-256 is known, and store it. A bundle that is there already stays as it is.
+        """Check an uploaded zip file and store it. A bundle with the same SHA-256 is not replaced.
 
         Raises:
-            SpecError: it is no zip file, or has something in it that must not be unpacked.
+            SpecError: it is not a zip file, or contains something that must not be unpacked.
         """
         if (found := self._found(sha256)) is not None:
             return found
@@ -60,9 +61,10 @@ class Bundles:
         return found
 
     def applied(self, data: Any) -> Any:
-        """Return a spec with the files of its bundle among the ``py_modules`` of its runtime environment.
+        """Return a spec with its bundle added to the ``py_modules`` of its runtime environment.
 
-        They replace those of another bundle, such as that of a forked experiment. A spec without a bundle stays as it is.
+        The bundle replaces an earlier one, such as that of a forked experiment. A spec without a bundle is returned as
+        it is.
 
         Raises:
             SpecError: there is no such bundle.
@@ -77,7 +79,7 @@ class Bundles:
             raise SpecError(f"there is no bundle {name}; PUT /api/v1/bundles/{{sha256}} uploads it", "/bundle")
         environment = data.get("runtime_env") or {}
         if not isinstance(environment, Mapping) or not isinstance(environment.get("py_modules") or [], list):
-            return data  # the check of the spec says what is wrong with it
+            return data  # the check of the spec reports this mistake
         others = [one for one in environment.get("py_modules") or [] if not _is_stored(one)]
         rest = {name: value for name, value in data.items() if name != "bundle"}
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
@@ -95,7 +97,7 @@ class Bundles:
 
 
 def unpacked(uri: str) -> str:
-    """Return the folder with the files of a bundle, if `uri` is that of a bundle on this machine, else `uri`."""
+    """Return the folder with a bundle's files if `uri` is a bundle on this machine, else `uri`."""
     path = uri.removeprefix("file://")
     folder = _folder_of(path)
     return folder if uri.startswith("file://") and _is_stored(uri) and os.path.isdir(folder) else uri
@@ -110,7 +112,7 @@ def _folder_of(path: str) -> str:
 
 
 def _unpack(archive: Archive, folder: Path) -> None:
-    """Write the files of an archive into a folder that either has all of them or does not exist."""
+    """Write the files of an archive into a folder, atomically: the folder has all of them or does not exist."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

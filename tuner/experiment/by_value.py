@@ -1,6 +1,6 @@
-"""A function that is sent with its spec over REST: cloudpickle in base64.
+"""Training functions that are sent over REST as part of a spec: cloudpickle in base64.
 
-This process never unpickles it: the ranks do.
+The service never unpickles them; only the ranks do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
 
 MAX_BYTES = 10 << 20
-"""The largest size of a pickled function, in bytes. A request of 16 MiB holds it in base64, with its spec."""
+"""The largest size of a pickled function in bytes. In base64, it fits into a request of 16 MiB together with its spec."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
-"""Options of a runtime_env under which ranks may have another Python than the service."""
+"""Options of a runtime_env with which ranks may have another version of Python than the service."""
 
 
 class Function(BaseModel):
@@ -34,12 +34,12 @@ class Function(BaseModel):
     )
     python: str = Field(description="the version of Python that pickled it", examples=["3.12.1"])
     packages: dict[str, str] = Field(
-        default_factory=dict, description="versions of packages that it may depend on, for the record"
+        default_factory=dict, description="versions of the packages that it may depend on; only recorded"
     )
     sys_path: list[str] = Field(
         default_factory=list, description="folders in which ranks look for modules, if their machine has them"
     )
-    working_dir: str = Field(default="", description="the directory of the script, for scaling.working_dir")
+    working_dir: str = Field(default="", description="the directory of the script, which scaling.working_dir may use")
 
 
 def written(code: CodeRecord) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def written(code: CodeRecord) -> dict[str, Any]:
 
 
 def sent(data: Any) -> CodeRecord | None:
-    """Return the function in a spec, or None if it has none, or a malformed one, which the check of the spec reports.
+    """Return the function in a spec. Return None if there is none or it is malformed; the check of the spec reports the latter.
 
     Raises:
-        SpecError: The text is not base64, the function is too large, or another version of Python has pickled it.
+        SpecError: the text is not base64, the function is too large, or another version of Python has pickled it.
     """
     if not isinstance(data, Mapping) or "function" not in data:
         return None

@@ -1,4 +1,4 @@
-"""Find the earlier experiments from which a new one learns, when it is created."""
+"""Find the earlier experiments that a new experiment learns from, when it is created."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MOST = 10
 """Learn from at most this many experiments, the newest ones."""
 
 LOOKED_AT = 200
-"""The number of newest experiments that "auto" looks at."""
+""""auto" looks at this many of the newest experiments."""
 
 HINTED_AT = 20
-"""The number of experiments that it looks at for the hint, which every new experiment waits for."""
+"""The hint looks at this many. It must be quick, since every new experiment waits for it."""
 
 MOST_REPORTS = 500_000
-"""Read at most this many reports of all of them together, since the process keeps them in memory."""
+"""Read at most this many reports in total, since they are kept in memory."""
 
 Found = list[tuple[ExperimentRecord, Space]]
 
 
 def with_earlier(store: Store, spec: Spec) -> Spec:
-    """Return the spec with the results that its `warm_start` refers to. If it has none and one could help, add a note.
+    """Return the spec with the results of its `warm_start`. If it has no `warm_start` but one could help, add a note.
 
     Raises:
         SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.
@@ -52,9 +52,7 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
             theirs = Space.from_json(record.spec.space, opaque=True)
             if not may_fit(space, theirs):
                 missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
-                why = (
-                    f": it does not have {', '.join(missing)}" if missing else ": a parameter is of another kind there"
-                )
+                why = f": it does not have {', '.join(missing)}" if missing else ": a parameter has another type there"
                 raise SpecError(f"its space does not fit the one of {called!r}{why}")
             named.append((record, theirs))
     return replace(spec, earlier=_learned(store, space, named))
@@ -72,15 +70,15 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
     for record, theirs in found:
         if (reports := store.log.count_reports(record.id)) > left:
             notes.append(
-                f"learned nothing from {record.name}: with its {reports:,} reports "
-                f"there would be more than {MOST_REPORTS:,} to read"
+                f"did not learn from {record.name}: with its {reports:,} reports, the total would exceed "
+                f"{MOST_REPORTS:,}"
             )
             continue
         left -= reports
         try:
             recorded = recording(store.drivers.load(record.id))
         except SpecError as error:
-            notes.append(f"learned nothing from {record.name}: {error}")
+            notes.append(f"did not learn from {record.name}: {error}")
             continue
         label = (
             record.name if sum(r.name == record.name for r, _ in found) == 1 else f"{record.name} ({record.public_id})"
@@ -88,12 +86,12 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
         experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded))
     learned = learn(space, experiments)
     if not learned["experiments"]:
-        notes.append("there is no earlier experiment to learn from, so this one begins like any other")
+        notes.append("there is no earlier experiment to learn from, so warm_start has no effect")
     return {**learned, "notes": [*learned["notes"], *notes]}
 
 
 def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
-    """Return the newest experiments with the same metric and mode, over a space that fits, that have enough trials."""
+    """Return the newest experiments with the same metric and mode, a space that fits, and enough trials."""
     if space.has_grid:
         return []
     found: Found = []

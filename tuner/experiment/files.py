@@ -20,7 +20,7 @@ def archive(record: CheckpointRecord) -> Iterator[bytes]:
     """Return the files of a checkpoint as a tar archive, piece by piece. Nothing is copied to the disk.
 
     Raises:
-        Conflict: its files are not there: it was deleted or is still being saved, or they lie on another node.
+        Conflict: its files are not available: it was deleted, is still being saved, or is on another node.
     """
     if record.state != "ready":
         raise Conflict(f"{record.public_id} has no files: it is {record.state}")

@@ -1,4 +1,4 @@
-"""Forecast when an experiment will end, what it will have found by then, and what another GPU hour would bring."""
+"""Forecast when an experiment ends, its best value then, and the gain of another GPU hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.store import ExperimentRecord, Store
 
 HOUR_S = 3600.0
 
-LEAST = 0.02  # the least training that is expected to come, as a share of the training so far
+LEAST = 0.02  # the least remaining training that is assumed, as a share of the training so far
 
 Limit = Literal["num_samples", "budget", "time_budget_s", "gpu_hours"]
 
@@ -41,18 +41,18 @@ ENDS: Mapping[str, Sequence[tuple[float, float, float]]] = {
         (0.994, 1.525, 2.487),
     ),
 }
-"""The actual divided by the expected remaining seconds (low, middle, high), for each quarter of a search.
+"""The actual remaining seconds divided by the expected ones (low, middle, high), for each quarter of a search.
 
-"samples": only the number of trials is known. "units": it is known how many units of time_attr all trials will train.
-"budget": the same for freeze-thaw, which trains the leading trial to the end when all others have stopped.
-`python -m benchmarks.forecast --fit` measures these figures on recorded learning curves. The last trials often run longer
-than those before, and fewer at once.
+"samples": only the number of trials is known. "units": the total units of time_attr of all trials are known. "budget":
+the same for freeze-thaw, which trains the leading trial to the end after all others have stopped. `python -m
+benchmarks.forecast --fit` measures these figures on recorded learning curves. They differ from 1 because the last
+trials often run longer, and fewer of them at once.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An expected value with an interval that is meant to hold in eight of ten cases."""
+    """An expected value with an 80 % prediction interval."""
 
     expected: float
     low: float
@@ -61,11 +61,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an experiment, as it is expected.
+    """The expected end of an experiment.
 
     Attributes:
         limit: the limit that ends it.
-        seconds: the seconds that it will still run, without the time for which it is paused.
+        seconds: the remaining running time in seconds, without pauses.
     """
 
     limit: Limit
@@ -78,8 +78,8 @@ class More:
 
     Attributes:
         gpu_hours: the GPU hours asked about; None if trials use no GPUs.
-        seconds: how long they take at the pace of the experiment.
-        gain: the improvement of the best value, above 0 whatever the mode.
+        seconds: how long they take at the current pace.
+        gain: the improvement of the best value; positive for both modes.
     """
 
     gpu_hours: float | None
@@ -95,10 +95,10 @@ class Forecast:
         metric: the first objective.
         time: when the newest event was; None before the first.
         end: when it ends; None if that is not known yet, or if it has ended.
-        best: its best value at that time; None if that is not known yet. Its interval never includes values that are worse
-            than the present best one.
-        more: what another hour would bring; None if that is not known yet.
-        summary: all of it, or why there is none, in sentences.
+        best: its best value at that time; None if that is not known yet. The interval excludes values worse than the
+            current best one.
+        more: the effect of another hour; None if that is not known yet.
+        summary: the forecast in sentences, or why there is none.
     """
 
     metric: str
@@ -115,8 +115,8 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     Args:
         store: the database.
         record: the experiment.
-        hours: how many GPU hours more `More` is about; if trials use no GPUs, how many hours of the experiment. At most twice the
-            training so far counts, since nobody knows what comes later.
+        hours: the additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It is
+            limited to twice the training so far, because a longer forecast would be a guess.
     """
     spec, metric = record.spec, record.spec.objective.metric
     now = store.log.newest_time(record.id)
@@ -125,7 +125,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     pace = None if now is None else _Pace.of(store.trials.spans(record.id), now)
     if now is None or pace is None:
         return Forecast(
-            metric, now, None, None, None, "nothing is known before the first trial has trained for a while"
+            metric, now, None, None, None, "there is no forecast before the first trial has trained for a while"
         )
     end = _end(store, record, pace)
     found = _Found.of(store, record, pace)
@@ -137,12 +137,12 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """The training over time. Training is counted in seconds of all trials together.
+    """The training over time, in seconds summed over trials.
 
     Attributes:
         times: the times at which the number of running trials changed (n,), ascending.
-        done: the training by then (n,).
-        active: the seconds by then during which any trial ran (n,).
+        done: the training up to each of these times (n,).
+        active: the seconds up to each of these times in which any trial ran (n,).
     """
 
     times: NDArray[np.float64]
@@ -169,12 +169,12 @@ class _Pace:
 
     @property
     def ran(self) -> float:
-        """Return the seconds so far during which any trial ran."""
+        """Return the seconds so far in which any trial ran."""
         return float(self.active[-1])
 
     @property
     def at_once(self) -> float:
-        """Return how many trials ran at once, on average over the second half of the training."""
+        """Return the average number of running trials in the second half of the training."""
         half = float(np.interp(self.total / 2, self.done, self.active))
         return self.total / 2 / (self.ran - half)
 
@@ -213,7 +213,7 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 
 
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
-    """Return the training that is left if the other trials train as long as those so far. A running trial counts as half."""
+    """Return the remaining training if further trials train as long as those so far. A running trial counts as half."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
     if record.spec.num_samples is None or not ended:
         return None
@@ -222,7 +222,7 @@ def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
 
 
 def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace) -> float | None:
-    """Return the training that is left, in seconds, if a unit of time_attr takes as long as it has so far."""
+    """Return the remaining training in seconds, if a unit of time_attr takes as long as it has so far."""
     iterations, seconds = store.trials.training(record.id)
     match record.spec.time_attr:
         case "training_iteration":
@@ -235,7 +235,7 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
 
 
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
-    """Return the units of time_attr that all trials together will train, and the limit that says so. None if no limit does.
+    """Return the limit that fixes the total training of all trials, and that total in units of time_attr. None without one.
 
     They are known for freeze-thaw, which has a budget, and for fifo, which trains each trial to max_t.
     """
@@ -249,7 +249,8 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     if trainings is None:
         return None
     given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
-    if not given and spec.num_samples is not None:  # trials that users have added raise a derived budget
+    # a budget that was derived from num_samples grows with trials that users have added
+    if not given and spec.num_samples is not None:
         from tuner.schedulers.freeze_thaw.budget import derived
 
         trainings = max(trainings, derived(spec.num_samples))
@@ -261,7 +262,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The improvements of the best value so far: the training at each, and its score, of which higher is better."""
+    """The improvements of the best value so far: the training at each, and its score (higher is better)."""
 
     spec: Spec
     work: Sequence[float]
@@ -278,7 +279,7 @@ class _Found:
         return cls(record.spec, work, [objective.score(value) for value in values]) if values else None
 
     def gain(self, training: float, pace: _Pace) -> Gain | None:
-        """Return the gain of this much training, or None if that is not known, or if it is too far ahead."""
+        """Return the gain of this much training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
         return expected_gain(self.work, self.score, pace.total, training)
@@ -329,7 +330,7 @@ def _summary(
     metric = spec.objective.metric
     said = []
     if end is None:
-        said.append("when it ends is not known yet")
+        said.append("its end is not known yet")
     else:
         at = f"it ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
         said.append(f"{at}, when {ENDED_BY[end.limit]}")
@@ -339,9 +340,9 @@ def _summary(
             f"its best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
     elif several:
-        said.append("what it will find is forecast for one objective only")
+        said.append("the best value is forecast only for one objective")
     elif end is not None:
-        said.append("what it will find by then is not known yet: it has trained for less than a third of that time")
+        said.append("its best value by then is not known yet: it has trained for less than a third of that time")
     if more is not None:
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"

@@ -26,19 +26,19 @@ def fork_experiment(
     idempotency_key: str | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> ExperimentRecord:
-    """Create an experiment from the present spec of another one. A driver starts it.
+    """Create an experiment from the current spec of another one. A driver starts it.
 
-    The spec is checked as `create_experiment` checks it. A function that came by value is used again, unless the changes bring
-    another function or an entrypoint.
+    The spec is checked as in `create_experiment`. A function by value is used again, unless the changes contain another
+    function or an entrypoint.
 
     Args:
         store: the database.
         experiment: the public id of the experiment to fork.
         changes: a JSON merge patch (RFC 7396) of its spec.
         checker: imports the entrypoint in a helper process.
-        learn: add the experiment to `warm_start`, so that the search begins with what its trials have shown.
+        learn: add the experiment to `warm_start`, so that the new search learns from its trials.
         idempotency_key: if it was used before with the same spec, return the experiment that was created then.
-        prepare: is applied to the changed spec before it is checked.
+        prepare: a function that is applied to the changed spec before the check.
 
     Raises:
         NotFound: there is no such experiment.
@@ -72,7 +72,7 @@ def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) 
 
 
 def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
-    """Return the function by value of the source, if the changed spec names no other one."""
+    """Return the source's function by value, unless the changed spec has another function."""
     if source.code_hash is None or any(data.get(name) is not None for name in ("entrypoint", "function", "command")):
         return None
     code = store.code.get(source.code_hash)

@@ -12,12 +12,12 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store.records import SegmentRecord
 
 Segments = Callable[[int], Sequence[SegmentRecord]]
-"""Returns the segments of the trial with this number, in order."""
+"""A function that returns the segments of the trial with a number, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One segment of a lineage, from its `start_iteration` to `end_iteration`, from which the next segment continued.
+    """One segment of a lineage. The next segment continued from its `end_iteration`.
 
     changes: parameter -> (before, after), compared with the previous segment. None: the parameter did not exist.
     """
@@ -40,8 +40,9 @@ class Place:
 def lineage(place: Place, segments: Segments) -> list[Link]:
     """Return the segments that led to the weights at `place`, oldest first.
 
-    Each one continues from a checkpoint of the one before it. After a retry or a resume, that is a segment of the same trial;
-    after an exploit, one of the donor. The first one started without a checkpoint, or with one of a deleted experiment.
+    Each segment continues from a checkpoint of the one before. After a retry or a resume, that is a segment of the same
+    trial; after an exploit, it is a segment of the donor. The first segment started without a checkpoint, or from one
+    of a deleted experiment.
     """
     backwards: list[Link] = []
     trial, ordinal, end = place.trial, place.ordinal, place.iteration
@@ -59,8 +60,8 @@ def lineage(place: Place, segments: Segments) -> list[Link]:
 def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
     """Return the configurations of a lineage as JSON, oldest first, as a replay of PBT reads them.
 
-    Each is ``{"iteration": after which it applies, "params": {...}, "trial": its number}``. Training with these changes at
-    these iterations repeats what the search found.
+    Each is ``{"iteration": after which it applies, "params": {...}, "trial": its number}``. To repeat what the search
+    found, train with these changes at these iterations.
     """
     held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
     found: list[dict[str, Any]] = []
@@ -78,7 +79,10 @@ def newest(store: Store, public_id: str) -> Place | None:
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return where the best checkpoint was saved, or the best value reported, or None if there is no best trial."""
+    """Return where the best checkpoint was saved or, without one, where the best value was reported.
+
+    None without a best trial.
+    """
     if not experiment.best:
         return None
     if saved := experiment.best.get("checkpoint_id"):

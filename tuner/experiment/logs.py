@@ -1,4 +1,4 @@
-"""Read what the ranks of trials print, wherever it is stored."""
+"""Read the output of ranks, from the database or from files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tuner.store.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
-"""Seconds after the end of a segment in which the rest of a log may come from another node."""
-_FILE_BYTES = 64 << 20  # how much of the end of a log file is read
+"""Seconds after the end of a segment in which the rest of a log may still arrive from another node."""
+_FILE_BYTES = 64 << 20  # bytes that are read at the end of a log file
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
     """Return what the ranks of a trial printed, one item per segment and rank. Raise NotFound if there is no such trial.
 
-    The driver host keeps the logs in the database. Logs of an earlier version, or of a host that keeps none
+    The driver host stores logs in the database. Logs of an earlier version, or of a host that stores none
     (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.
     """
     query = query or LogQuery()
@@ -40,7 +40,7 @@ def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = No
 
 
 class LogReader:
-    """Reads the log of one rank from its beginning to its end, also while it is written."""
+    """Reads the log of one rank from the beginning to the end, even while it is being written."""
 
     def __init__(self, store: Store, home: Path, trial: str, segment: int, rank: int) -> None:
         self._store, self._home, self._trial = store, home, trial
@@ -48,7 +48,7 @@ class LogReader:
         self._offset = 0
 
     def next(self) -> tuple[str, bool]:
-        """Return what follows what was read before, and whether there may be more later."""
+        """Return the next part of the log, and whether there may be more later."""
         query = LogQuery(segment=self._segment, rank=self._rank, offset=self._offset)
         found = trial_logs(self._store, self._home, self._trial, query)
         if not found:
@@ -62,7 +62,7 @@ class LogReader:
     ) -> AsyncIterator[str]:
         """Yield the log in pieces.
 
-        With `follow`, this goes on until the rank prints no more, `ending` is set, or `allowed` returns False.
+        With `follow`, continue until the rank prints no more, `ending` is set, or `allowed` returns False.
         """
         more = True
         while more and not ending.is_set() and await allowed():
@@ -75,7 +75,7 @@ class LogReader:
                 return
 
     def _has_ended(self) -> bool:
-        """Return whether the segment ended so long ago that nothing more of its log will come."""
+        """Return whether the segment ended so long ago that no more of its log will arrive."""
         for part in self._store.trials.get(self._trial).segments:
             if part.ordinal == self._segment:
                 return part.ended_at is not None and time.time() - part.ended_at > LATE_S

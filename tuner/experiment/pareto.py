@@ -1,4 +1,4 @@
-"""The trials of an experiment with several objectives that no other trial beats in all of them."""
+"""The Pareto front of an experiment with several objectives."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from tuner.domain.experiment import Objective
 def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> list[int]:
     """Return the rows that are on the Pareto front, in order.
 
-    A row is beaten if another one is at least as good in all objectives and better in one. Of equal rows all are on the front.
-    Rows that are not finite are never on it.
+    A row is not on the front if another row is at least as good in all objectives and better in one. Equal rows are on
+    the front together. Rows with values that are not finite are never on it.
 
     Args:
         values: (rows, objectives).
-        objectives: what the columns are, and which way they improve.
+        objectives: the objective of each column, with its direction.
     """
     costs = values * np.array([1.0 if objective.mode == "min" else -1.0 for objective in objectives])
     finite = np.isfinite(costs).all(axis=1)
-    order = np.flatnonzero(finite)[np.lexsort(costs[finite].T[::-1])]  # what beats a row comes before it
+    # sorted so that a row can only be dominated by an earlier one
+    order = np.flatnonzero(finite)[np.lexsort(costs[finite].T[::-1])]
     kept: list[int] = []
     best = np.empty((0, costs.shape[1]))
     for row in order:

@@ -1,4 +1,4 @@
-"""Show what an experiment would do before it starts; and later, how much each of its parameters mattered."""
+"""Show what an experiment would do before it starts, and the importance of its parameters afterwards."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ MAX_KEPT = 200  # the number of experiments whose importance is kept
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The consequences of creating an experiment.
+    """The effects that creating an experiment would have.
 
     scheduler, search: "auto" resolved, with defaults and inherited options filled in.
-    notes: why they were chosen.
+    notes: why this scheduler and search were chosen.
     num_samples: how many trials would be started; None if only the time budget ends the search.
-    gpu_hours_at_most: the GPU hours if every trial trains to max_t, or those that the limits allow; None if that is not known.
-    configurations: (flat params, nested config) of the first trials, as long as no result is known.
+    gpu_hours_at_most: the GPU hours if every trial trains to max_t, or what the limits allow if that is less; None if
+        unknown.
+    configurations: (flat params, nested config) of the trials that start before any result is known.
     """
 
     spec: Spec
@@ -43,7 +44,7 @@ class Preview:
 def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None = None) -> Preview:
     """Assemble the experiment as a driver would, and return the trials that it would start before any report.
 
-    seconds_per_iteration: how long one unit of the time attribute takes, for the forecast of GPU hours.
+    seconds_per_iteration: how long one unit of time_attr takes, for the estimate of GPU hours.
     """
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
@@ -64,7 +65,7 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 
 
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
-    """Return the smallest of the bounds that are known: all trials in full, the budget, and the limits of time and GPU hours."""
+    """Return the smallest known bound of: all trials in full, the budget, the time limit, the limit of GPU hours."""
     scaling, limits = spec.scaling, spec.limits
     gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
     bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]
@@ -92,7 +93,7 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The importance uses at most this many trials. If there are more, it uses evenly spaced ones."""
+"""The importance is computed from at most this many trials. If there are more, evenly spaced ones are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Importance:
 
     shares: parameter -> share, the most important first. They add up to 1. Empty if there are too few results.
     trials: how many results were used.
-    needed: how many results there must be.
-    left_out: trials that have ended and were not used, because there are more than MAX_RESULTS.
+    needed: how many results are needed.
+    left_out: ended trials that were not used, because there are more than MAX_RESULTS.
     """
 
     metric: str
@@ -140,11 +141,11 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 class Importances:
-    """Keeps the importance of each experiment until another of its trials has ended. May be used from any thread."""
+    """A cache of each experiment's importance, valid until another of its trials ends. May be used from any thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()  # also so that the same one is not computed twice at the same time
+        self._lock = threading.Lock()  # also prevents that the same importance is computed twice at the same time
         # By public id, which is never used again, and conditions: (event_seq, trials ended, result)
         self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 

@@ -1,4 +1,4 @@
-"""Recommend a scheduler from the experiments that have been run: replay each of them under several, and compare."""
+"""Recommend a scheduler: replay past experiments under several schedulers, and compare."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over experiments, with its 95 % interval. The interval is None for a single experiment."""
+    """A mean over experiments, with its 95 % confidence interval (None for a single experiment)."""
 
     mean: float
     interval: tuple[float, float] | None
@@ -50,9 +50,10 @@ class Option:
         method: the scheduler in a few words.
         scheduler: its JSON form, to pass to `tuner.run`.
         saved: the share of the training that it would have saved; negative if it would have cost more.
-        lost: how much worse its best trial was: 0 is the best trial of the experiment, 1 the median one.
+        lost: how much worse its best trial was, where 0 is the experiment's best trial and 1 its median trial.
         experiments: the names of the experiments that it was replayed on.
-        censored: how many experiments are left out because trials would have gone on beyond what was recorded.
+        censored: how many experiments were left out because the scheduler would have trained trials for longer than was
+            recorded.
     """
 
     method: str
@@ -68,9 +69,10 @@ class Recommendation:
     """A recommendation, and what it is based on.
 
     Attributes:
-        best: the option that saves the most training among those that lose at most 5 % in the mean; None if there is none.
-        options: all options, those that save the most first.
-        left_out: experiments that no option could be replayed on, with the reason.
+        best: the option that saves the most training among those that lose at most 5 % on average; None if there is
+            none.
+        options: all options, ordered by the training that they save, largest first.
+        left_out: experiments that could not be replayed, with the reason.
         summary: the outcome, in a sentence.
     """
 
@@ -85,8 +87,8 @@ def recommend(
 ) -> Recommendation:
     """Replay experiments under several schedulers and recommend one.
 
-    Only replays without censored trials count, whose cost and result are known exactly: those of experiments whose trials were
-    trained further than the scheduler would have.
+    Only replays without censored trials count, because their cost and result are known exactly. A replay has none if
+    the recorded trials were trained at least as long as the scheduler would have trained them.
     """
     candidates = list(CANDIDATES if schedulers is None else schedulers)
     known: list[list[tuple[str, Replay]]] = [[] for _ in candidates]
@@ -105,7 +107,7 @@ def recommend(
                 continue
             if found.censored:
                 cut[at] += 1
-                reasons.append("its trials were stopped too early to know how they would have gone on")
+                reasons.append("its trials were stopped too early to know their later values")
             else:
                 used = True
                 known[at].append((record.name, found))
@@ -125,7 +127,7 @@ def recommend(
 
 
 def _lost(found: Replay) -> float:
-    """Return how much worse the best trial of a replay is, in units of the difference between the best and the median trial."""
+    """Return how much worse a replay's best trial is, relative to the difference between the best and the median trial."""
     values = sorted(trial.recorded.value for trial in found.trials if trial.recorded.value is not None)
     then, now = found.recorded.best_value, found.replayed.best_value
     if then is None or not values:
@@ -138,7 +140,7 @@ def _lost(found: Replay) -> float:
 
 def _summary(best: Option | None, options: Sequence[Option]) -> str:
     if not options:
-        return "no experiment could be replayed: run one with scheduler='fifo', which trains all trials to the end, and ask again"
+        return "no experiment could be replayed: run one with scheduler='fifo', which trains all trials to the end, and try again"
     if best is None:
         return f"none of {len(options)} schedulers would have saved training without losing more than {TOLERANCE:.0%} on average"
     count = len(best.experiments)

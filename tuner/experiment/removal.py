@@ -33,7 +33,7 @@ def delete_experiment(
 ) -> None:
     """Delete an experiment, its checkpoints and its logs.
 
-    Checkpoints and logs on the disks of other nodes stay, as this process cannot reach them.
+    Checkpoints and logs on the disks of other nodes are not deleted, because this process cannot reach them.
 
     Args:
         store: the database.
@@ -41,14 +41,14 @@ def delete_experiment(
         storage: where checkpoints are stored, unless the spec says otherwise.
         logs: the folder with the logs of all experiments.
         force: kill the experiment first if it has not ended.
-        revision: if given, the experiment must be at this revision.
+        revision: if given, delete only if the experiment is at this revision.
         poke: wakes the driver after a command.
         wait_s: how long a driver may take to release it.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it has not ended, its driver does not let go of it, or the storage of its checkpoints does not answer. A
-            deletion that was interrupted can be repeated at once.
+        Conflict: it has not ended, its driver does not release it, or the storage of its checkpoints does not answer.
+            An interrupted deletion can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
@@ -60,7 +60,7 @@ def delete_experiment(
     until = time.monotonic() + wait_s
     while _is_driven(record := store.experiments.get(experiment)):
         if time.monotonic() >= until:
-            raise Conflict(f"the driver of {experiment} has not let go of it yet; try again")
+            raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
     store.experiments.seize(record.id)
     _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
@@ -72,7 +72,8 @@ def delete_experiment(
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         place(uri).remove()
-    except (CheckpointError, FileNotFoundError):  # its variable is set only on the nodes; another call was faster
+    except (CheckpointError, FileNotFoundError):
+        # the path has a variable that is set only on the nodes; or another call was faster
         pass
     except OSError as error:
         raise Conflict(

@@ -35,10 +35,10 @@ def replay(
 
     Args:
         store: the database.
-        record: the experiment. One that still runs is replayed as far as it has come.
+        record: the experiment. If it is still running, what it has recorded so far is replayed.
         scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
-        search_alg: a searcher, its name or its JSON form. None: the configurations come in the order of the experiment.
-        max_concurrent_trials: trials that train at once. None: as many as did.
+        search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
+        max_concurrent_trials: trials that train at once. None: as many as trained at once in the experiment.
         most_reports: refuse experiments with more reports than this. None: refuse none.
 
     Raises:
@@ -80,7 +80,7 @@ def _scheduler(spec: Spec, space: Space, wanted: Any) -> Scheduler:
     own: Mapping[str, Any] = spec.resolved.get("scheduler") or spec.scheduler
     if own.get("type") in ("auto", "python") or names_code(own):
         raise SpecError(
-            "the experiment's own scheduler cannot be built here; name the one to replay it with", "/scheduler"
+            "the experiment's own scheduler cannot be built here; pass a scheduler to replay it with", "/scheduler"
         )
     return schedulers.from_json(own)
 

@@ -1,6 +1,6 @@
-"""A spec's `command`: a script whose arguments are made of the configuration, as `tuner run train.py --lr '{lr}'` has it.
+"""A spec's `command`: a script whose arguments contain parameters, as in `tuner run train.py --lr '{lr}'`.
 
-The service reads the script when the experiment is created, and stores it with its arguments as a training function by value.
+When the experiment is created, the service reads the script and stores it, with its arguments, as a training function.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
 from tuner.usercode.trainable import by_value
 
 MAX_BYTES = 10 << 20
-"""The largest script, in bytes."""
+"""The largest size of a script, in bytes."""
 
 FIELDS = ("command", "metric_pattern")
 INTERPRETERS = ("python", "python3")
 
 
 def taken(data: Any) -> tuple[Any, CodeRecord | None]:
-    """Return a spec without its command, and the training function that runs it, or None if the spec has no command.
+    """Return a spec without its command, and the training function that runs the command (None if there is none).
 
     Raises:
-        SpecError: there is no such script, or a placeholder is no parameter.
+        SpecError: there is no such script, or a placeholder does not name a parameter.
     """
     if not isinstance(data, Mapping) or data.get("command") is None:
         return data, None
@@ -49,11 +49,11 @@ def taken(data: Any) -> tuple[Any, CodeRecord | None]:
     limits, scaling = (part if isinstance(part, Mapping) else {} for part in (limits, scaling))
     grace_s = limits.get("stop_grace_s")
     script = Script(path, source, arguments, metric, pattern)
-    if isinstance(grace_s, int | float):  # the check of the spec refuses others
+    if isinstance(grace_s, int | float):  # the check of the spec reports other values
         script = replace(script, grace_s=float(grace_s))
     rest = {name: value for name, value in data.items() if name not in FIELDS}
     ranks = scaling.get("num_workers", 1)
-    # The group of several ranks keeps the store at which their scripts meet.
+    # With several ranks, the worker group keeps the store for their rendezvous.
     backend = "gloo" if isinstance(ranks, int) and ranks > 1 else "none"
     if isinstance(data.get("scaling", {}), Mapping):
         rest["scaling"] = {"backend": backend, **scaling}
@@ -62,21 +62,21 @@ def taken(data: Any) -> tuple[Any, CodeRecord | None]:
 
 
 def _words(command: Any) -> list[str]:
-    """Return the script and its arguments, without the interpreter before them."""
+    """Return the script and its arguments, without a leading interpreter."""
     try:
         words = shlex.split(command) if isinstance(command, str) else command
     except ValueError as error:
         raise SpecError(f"cannot be split into words: {error}", "/command") from error
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise SpecError('expected a text or a list of texts, such as ["train.py", "--lr", "{lr}"]', "/command")
+        raise SpecError('expected a string or a list of strings, such as ["train.py", "--lr", "{lr}"]', "/command")
     words = list(words[1:] if words and words[0] in INTERPRETERS else words)
     if not words or not words[0]:
-        raise SpecError("names no script", "/command")
+        raise SpecError("does not name a script", "/command")
     return words
 
 
 def _script(name: str, runtime_env: Any) -> tuple[str, bytes]:
-    """Return the path and the content of the script: in the bundle, in the working_dir, or where its absolute path says."""
+    """Return the path and the content of the script, from the bundle, the working_dir, or its absolute path."""
     environment = runtime_env if isinstance(runtime_env, Mapping) else {}
     modules = environment.get("py_modules")
     places = [*(modules if isinstance(modules, list) else []), environment.get("working_dir")]
@@ -86,7 +86,7 @@ def _script(name: str, runtime_env: Any) -> tuple[str, bytes]:
         inside = not folder or path.resolve().is_relative_to(Path(folder).resolve())
         if inside and path.is_file():
             if path.stat().st_size > MAX_BYTES:
-                raise SpecError(f"{name} has more than {MAX_BYTES >> 20} MiB", "/command")
+                raise SpecError(f"{name} is larger than {MAX_BYTES >> 20} MiB", "/command")
             if path.suffix != ".py" and not os.access(path, os.X_OK):
                 raise SpecError(f"{name} is neither a .py file nor executable", "/command")
             return str(path), path.read_bytes()
@@ -102,7 +102,7 @@ def _check_placeholders(arguments: tuple[str, ...], space: Any) -> None:
     for name in sorted(placeholders(arguments)):
         if name not in known and name.partition("/")[0] not in known:
             hint = did_you_mean(name, known) or f"; write {{{{{name}}}}} for the text itself"
-            raise SpecError(f"{{{name}}} is no parameter of the space{hint}", "/command")
+            raise SpecError(f"{{{name}}} is not a parameter of the space{hint}", "/command")
 
 
 def _check_pattern(pattern: Any, metric: str) -> None:

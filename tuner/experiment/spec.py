@@ -1,6 +1,6 @@
 """Check the JSON of a spec and return it as a `Spec`, for REST and `tuner.run` alike.
 
-All mistakes are found at once. Each has a JSON pointer, and says what was expected and what is near.
+All mistakes are reported at once, each with a JSON pointer, what was expected, and the nearest valid name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class AsObject:
-    """Annotates a dataclass that is written as a JSON object. A strict model would accept only an instance."""
+    """Annotates a dataclass that JSON writes as an object. Without it, a strict model accepts only instances."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema: Any = handler(source)
@@ -52,7 +52,7 @@ class AsObject:
 
 
 def _declared(kind: type) -> dict[str, Any]:
-    """Return the options that a dataclass of the domain declares, and its sections, as fields of a pydantic model."""
+    """Return the options and sections that a domain dataclass declares, as fields of a pydantic model."""
     found: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for one in dataclasses.fields(kind):
@@ -71,7 +71,7 @@ _COMMAND = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "
 
 
 class _Written(BaseModel):
-    """The fields of a spec that are written in another form than `Spec` has."""
+    """The fields of a spec whose JSON form differs from that of `Spec`."""
 
     model_config = STRICT
 
@@ -90,7 +90,7 @@ class _Written(BaseModel):
     )
     metric_pattern: str | None = Field(
         default=None,
-        description="a regular expression that reads metrics from what a command prints",
+        description="a regular expression that finds metrics in the output of a command",
         examples=["loss: (?P<loss>[0-9.]+)"],
     )
     bundle: str | None = Field(
@@ -98,15 +98,18 @@ class _Written(BaseModel):
         description="SHA-256 of a zip file of Python code that was uploaded to /bundles; the ranks can import its modules",
     )
     space: dict[str, Any] = Field(
-        description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
+        description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} or another domain'
     )
     metric: Name | list[Name] = Field(description="the objective, or a list of objectives")
-    mode: Mode | list[Mode] = Field(description="whether to minimise or to maximise it; one for all, or one for each")
+    mode: Mode | list[Mode] = Field(
+        description="whether to minimise or maximise the metric; one for all metrics, or a list with one for each"
+    )
     search: dict[str, Any] = Field(
-        default_factory=lambda: {"type": "auto"}, description="which configurations to try next"
+        default_factory=lambda: {"type": "auto"}, description="the searcher, which chooses the configurations to try"
     )
     scheduler: dict[str, Any] = Field(
-        default_factory=lambda: {"type": "auto"}, description="which trials go on, and which stop early"
+        default_factory=lambda: {"type": "auto"},
+        description="the scheduler, which decides which trials continue and which stop early",
     )
     stop: dict[str, Any] = Field(
         default_factory=dict,
@@ -132,16 +135,16 @@ _DECLARED = _declared(Spec)
 SpecModel = create_model(
     "SpecModel",
     __base__=_Written,
-    __doc__="One experiment: what is tried, what counts as better, who decides, and what may be used.",
+    __doc__="One experiment: the space, the objective, the scheduler and searcher, and the limits.",
     **_DECLARED,
 )
-"""A spec as it is written. Fields that it shares with `Spec` are declared there."""
+"""A spec in its JSON form. Fields that it shares with `Spec` are declared there."""
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "": list(SpecModel.model_fields),
     **{name: [option.name for option in dataclasses.fields(kind)] for name, kind in SECTIONS.items()},
 }
-"""The names of the options, by section. The top level has the name ""."""
+"""The names of the options of each section. "" is the top level."""
 
 _SECTION: Mapping[str, type[BaseModel]] = {
     name: create_model(name, __config__=STRICT, only=cast("Any", (Annotated[kind, AsObject()], ...)))
@@ -187,7 +190,7 @@ def parse_spec(
 
 
 def written(spec: Spec) -> dict[str, Any]:
-    """Return a spec in the form in which users write it, with all defaults filled in. A function by value is left out."""
+    """Return a spec in its JSON form, with all defaults filled in. A function by value is left out."""
     plain = spec.to_json()
     found = {name: plain[name] for name in SpecModel.model_fields if name in plain}
     metrics, modes = [each.metric for each in spec.objectives], [each.mode for each in spec.objectives]
@@ -209,7 +212,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class ExperimentPatchModel(BaseModel):
-    """The fields of an experiment that may be changed at any time. Fields that are left out stay as they are."""
+    """The fields of an experiment that may be changed at any time. Fields that are left out keep their values."""
 
     model_config = STRICT
 
@@ -222,19 +225,19 @@ class ExperimentPatchModel(BaseModel):
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="trials to start, those of the past included; null: as many as the time budget allows",
+        description="trials to start in total, including those that have started; null: as many as the time budget allows",
     )
     priority: int | None = Field(default=None, ge=-1000, le=1000, description="the new priority", examples=[10])
     weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
     limits: dict[str, Any] | None = Field(
         default=None,
-        description="limits to replace; the others stay. Ranks that run already keep theirs until they are started again",
+        description="limits to replace; the others keep their values; running ranks keep their old limits until they restart",
         examples=[{"max_concurrent_trials": 4, "time_budget_s": 7200}],
     )
 
 
 def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
-    """Return the changes in the form of `Spec.amended`: only what differs from the spec.
+    """Return the fields that differ from the spec, in the form that `Spec.amended` takes.
 
     Raises:
         SpecError: they have mistakes. The error lists all of them.
@@ -248,7 +251,7 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
         known = list(ExperimentPatchModel.model_fields)
         for error in problem.errors():
             unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
-            message = f"cannot be changed; what can is {', '.join(known)}" if unknown else _message(error)
+            message = f"cannot be changed; only these fields can: {', '.join(known)}" if unknown else _message(error)
             errors.append((_pointer(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
@@ -273,7 +276,9 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
         found["limits"] = _changed_limits(spec, model.limits or {}, errors)
     whole = spec.amended(found) if not errors else spec
     if not errors and "num_samples" in found and whole.num_samples is None and whole.limits.time_budget_s is None:
-        errors.append(("/num_samples", "null needs limits.time_budget_s, as the experiment would never end"))
+        errors.append(
+            ("/num_samples", "null needs limits.time_budget_s, because the experiment would never end without it")
+        )
     if errors:
         raise SpecError(errors)
     return {name: value for name, value in found.items() if value != getattr(spec, name) and value != {}} | (
@@ -302,11 +307,11 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Return the mistakes in the other fields of `data` too, if `found` names fields that have no JSON form."""
+    """Add the mistakes in the other fields of `data`, if `found` names fields that have no JSON form."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
-        left_out["space"] = {"?": {"type": "?"}}  # the space is wrong too, so nothing is checked against it
+        left_out["space"] = {"?": {"type": "?"}}  # the space is wrong too, so nothing can be checked against it
     try:
         parse_spec({**data, **left_out}, code="", parts=parts)
     except SpecError as error:
@@ -315,7 +320,7 @@ def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Err
 
 
 def _check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
-    """Check what types cannot say, in each section that is well-formed, whatever is wrong with the others."""
+    """Check what types cannot express, in each well-formed section, even if others are malformed."""
     if (scaling := _section(plain, "scaling")) is not None:
         _check_resources(scaling, errors)
     if (checkpoint := _section(plain, "checkpoint")) is not None:
@@ -361,7 +366,7 @@ def _plain_json(data: Any) -> dict[str, Any]:
 
 
 def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
-    """Write a scheduler or a searcher that is given by its name, such as "asha", as an object with this type."""
+    """Replace a scheduler or searcher that is a name, such as "asha", by an object with this type."""
     named = {name: {"type": plain[name]} for name in ("scheduler", "search") if isinstance(plain.get(name), str)}
     return {**plain, **named}
 
@@ -457,9 +462,9 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
     if model.command is None and model.metric_pattern is not None:
-        errors.append(("/metric_pattern", "is for a command"))
+        errors.append(("/metric_pattern", "only works with a command"))
     if model.bundle is not None:
-        errors.append(("/bundle", "only a service takes bundles; here, name folders in runtime_env.py_modules"))
+        errors.append(("/bundle", "only a service accepts bundles; here, list folders in runtime_env.py_modules"))
     if vars(model)["executor"] == "agents":
         _check_for_agents(model, code, errors)
     elif model.function is not None and model.entrypoint is not None:
@@ -494,9 +499,11 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
         elif (meant := resource_meant(name)) is not None:
             errors.append((pointer, f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
-            errors.append((pointer, f"Ray takes only whole numbers above 1, got {amount:g}"))
+            errors.append((pointer, f"above 1, Ray accepts only whole numbers, got {amount:g}"))
     if scaling.use_gpu and amounts.get("GPU") == 0:
-        errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
+        errors.append(
+            ("/scaling/resources_per_worker/GPU", "use_gpu is true, so each rank needs a GPU or a fraction of one")
+        )
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
         errors.append(("/scaling/backend", "nccl needs GPUs; set use_gpu"))
 
@@ -523,7 +530,7 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
 
 
 def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
-    """Check that no string has NUL or unpaired surrogates, which no database and no file system can store."""
+    """Check that no string contains NUL or unpaired surrogates, which cannot be stored."""
     stack: list[tuple[str, Any]] = [("", plain)]
     while stack:
         pointer, value = stack.pop()
@@ -538,7 +545,7 @@ def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
 
 
 def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors) -> None:
-    """Check the space, the scheduler, the searcher and the stopper, each by itself."""
+    """Check the space, the scheduler, the searcher and the stopper, each separately."""
     space = plain.get("space")
     if isinstance(space, dict):
         try:
@@ -570,13 +577,13 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "random"},
     "stop": {},
 }
-"""Replacements for parts that are wrong by themselves, so that the others can be checked."""
+"""Replacements for parts that are wrong, so that the others can be checked."""
 
 
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
-    """Return what scheduler and search mean in this experiment.
+    """Return the scheduler and the search with "auto" and inherited options resolved.
 
-    Add to `errors` if the parts do not fit the space or each other, which shows when they are assembled as a driver does it.
+    Assemble the parts as a driver does, and add to `errors` if they do not fit the space or each other.
     """
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
@@ -603,14 +610,14 @@ def _default_name(entrypoint: str | None) -> str:
 
 
 def _in_order(errors: Errors, plain: Mapping[str, Any]) -> Errors:
-    """Return the errors without repeats, in the order of the fields in the document."""
+    """Return the errors without duplicates, in the order of the fields in the document."""
     place = {name: at for at, name in enumerate(plain)}
     unique = list(dict.fromkeys(errors))
     return sorted(unique, key=lambda error: place.get(_field(error[0]), len(place)))
 
 
 def _field(pointer: str) -> str:
-    """Return the top-level field of a pointer, or an empty text for the whole document."""
+    """Return the top-level field of a pointer, or "" for the whole document."""
     return pointer.split("/")[1] if pointer else ""
 
 

@@ -30,7 +30,7 @@ _AGAIN = frozenset({"retry", "resume"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The activity of a trial, or of the trial on a device, from `start` to `end`, in seconds since 1970."""
+    """One activity of a trial or device, from `start` to `end`, in seconds since 1970."""
 
     phase: Phase
     start: float
@@ -49,7 +49,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A GPU, or the place of one rank on a node without GPUs. busy: the share of the time in which a trial held it."""
+    """A GPU, or on a node without GPUs the slot of one rank. busy: the share of the time in which a trial held it."""
 
     host: str
     name: str
@@ -59,7 +59,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """start, end: of what is shown. totals: seconds of all trials together, by phase. of: how many trials there are."""
+    """start, end: the time range. totals: seconds in each phase, summed over trials. of: the number of all trials."""
 
     start: float
     end: float
@@ -70,7 +70,7 @@ class Timeline:
 
 
 def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, now: float) -> Timeline:
-    """Return what at most `most` trials did, from trial number `first` on, and how devices were used by them."""
+    """Return the timeline of at most `most` trials, from number `first` on, and of the devices that they used."""
     numbers = list(range(first, first + most))
     found = store.trials.numbered(record.id, numbers)
     ended = record.ended_at if record.state.ended else None
@@ -109,7 +109,7 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
 def trial_spans(
     number: int, segments: Sequence[SegmentRecord], now: float, paused: bool, saves: Saves = MappingProxyType({})
 ) -> list[Span]:
-    """Return what a trial did, in time. `segments` are its own, in their order; `paused`: it is paused now."""
+    """Return the spans of a trial, from its segments in order. paused: whether it is paused now."""
     spans: list[Span] = []
     for at, segment in enumerate(segments):
         spans += _spans(number, segment, now, saves)
@@ -152,9 +152,9 @@ def _span(phase: Phase, start: float, end: float, trial: int | None, segment: in
 
 
 def room_at(segment: SegmentRecord) -> float:
-    """Return when a segment that has started got its room.
+    """Return when a segment that has started got its resources.
 
-    An older version did not note it: then the whole start counts, with the time that it waited.
+    An older version did not record it. Then the whole start counts as starting, including the wait.
     """
     assert segment.started_at is not None
     held = segment.startup_s if segment.held_s is None else segment.held_s
@@ -164,9 +164,9 @@ def room_at(segment: SegmentRecord) -> float:
 def device_rows(
     segments: Iterable[TrialSegment], start: float, end: float, saves: Saves = MappingProxyType({})
 ) -> list[DeviceRow]:
-    """Return the GPUs, and the places of ranks on nodes without, with what they did from `start` to `end`, by node.
+    """Return the GPUs, and the slots of ranks on nodes without GPUs, with their spans, ordered by node.
 
-    A rank without a GPU takes the first place of its node that is free.
+    A rank without a GPU takes the first free slot of its node.
     """
     lanes: dict[tuple[str, bool, int, str], list[Span]] = {}
     places: dict[str, list[float]] = {}
@@ -182,7 +182,7 @@ def device_rows(
                 key = (host, False, place, f"rank {place + 1}")
             else:
                 key = (host, True, len(gpu), f"GPU {gpu}")
-            if key not in seen:  # ranks that share a GPU hold it once
+            if key not in seen:  # ranks of a segment that share a GPU are counted once
                 lanes.setdefault(key, []).extend(held)
                 seen.add(key)
     return [
@@ -192,7 +192,7 @@ def device_rows(
 
 
 def _devices(placement: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Return the node of each rank, with each of its GPUs, or None if it has none."""
+    """Return (node, GPU) for each GPU of each rank; the GPU is None for a rank without one."""
     found: list[tuple[str, str | None]] = []
     for rank in placement.get("ranks") or ():
         host = str(rank.get("host") or rank.get("node") or "this machine")
@@ -202,7 +202,7 @@ def _devices(placement: Mapping[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _take(free_at: list[float], start: float, end: float) -> int:
-    """Return the first place that is free at `start`, and take it until `end`."""
+    """Return the first slot that is free at `start`, and take it until `end`."""
     for place, free in enumerate(free_at):
         if free <= start:
             free_at[place] = end
@@ -212,7 +212,7 @@ def _take(free_at: list[float], start: float, end: float) -> int:
 
 
 def _with_idle(spans: Sequence[Span], start: float, end: float) -> list[Span]:
-    """Return the spans of a device in time, with spans of idleness between them."""
+    """Return the spans of a device in order, with idle spans between them."""
     found: list[Span] = []
     reached = start
     for span in sorted(spans, key=lambda one: one.start):

@@ -13,9 +13,9 @@ from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 
 def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
-    """Ask for trials with these configurations, before those that the searcher proposes and on top of num_samples.
+    """Enqueue trials with these configurations. They come before the searcher's, and do not count towards num_samples.
 
-    What a configuration leaves out is drawn at random. An experiment that has ended runs again.
+    Parameters that a configuration leaves out are drawn at random. An experiment that has ended runs again.
 
     Raises:
         NotFound: there is no such experiment.
@@ -33,20 +33,20 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
             errors += error.errors
     if errors:
         raise SpecError(errors)
-    _ask(store, record, points, "asked for by a user")
+    _ask(store, record, points, "enqueued by a user")
     return store.experiments.get(experiment)
 
 
 def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> str:
-    """Ask for a new trial of the same experiment that starts from a checkpoint of this one, with changed params.
+    """Enqueue a new trial of the same experiment that starts from a checkpoint of this one, with changed params.
 
     An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial once it has been started.
 
     Args:
         store: the database.
         trial: its public id.
-        changes: flat params; the others are the trial's.
-        checkpoint: one of the trial's. None for the newest from which the trial itself could go on.
+        changes: flat params to change; the others are copied from the trial.
+        checkpoint: one of the trial's checkpoints. None for the newest from which the trial itself could continue.
 
     Raises:
         NotFound: there is no such trial or checkpoint.
@@ -75,18 +75,18 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
 
 
 MOST_NEW = 100
-"""Among how many of the newest trials `asked_by` searches."""
+"""`asked_by` searches this many of the newest trials."""
 
 
 def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that a request has led to, with its segments, or None while it has not been started."""
+    """Return the trial that a request has created, with its segments, or None if it has not been started yet."""
     newest = store.trials.newest(experiment_id, MOST_NEW)
     found = next((trial for trial in newest if trial.tags.get("asked_by") == key), None)
     return None if found is None else store.trials.get(found.public_id)
 
 
 def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
-    """Keep a checkpoint whatever the policy says, or leave it to the policy again.
+    """Pin a checkpoint, so that the policy does not delete it, or unpin it.
 
     Raises:
         NotFound: there is no such checkpoint.
@@ -101,9 +101,9 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
 
 
 def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAction]:
-    """Return what a user can do with a trial in its present state. `record` is its experiment.
+    """Return the actions that the state of a trial allows. `record` is its experiment.
 
-    `fork` stands for a fork from the newest checkpoint; `checkpoint_actions` says it for each one.
+    `fork` means a fork from the newest checkpoint. `checkpoint_actions` returns the actions of each checkpoint.
     """
     found: list[TrialAction] = [
         cast("TrialAction", verb.name)
@@ -116,7 +116,7 @@ def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAct
 
 
 def checkpoint_actions(checkpoint: CheckpointRecord, record: ExperimentRecord) -> list[CheckpointAction]:
-    """Return what a user can do with a checkpoint in its present state. `record` is its experiment."""
+    """Return the actions that the state of a checkpoint allows. `record` is its experiment."""
     found: list[CheckpointAction] = []
     if checkpoint.state == "ready" and can_take_trials(record) and not _is_at_end(record, checkpoint.step):
         found.append("fork")
@@ -143,7 +143,7 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a trial with changes. Params of a branch that is not chosen any more are left out."""
+    """Return the params of a trial with changes. Params of branches that are no longer chosen are left out."""
     space = Space.from_json(record.spec.space, opaque=True)
     params = {**trial.params, **changes}
     active = {p.path: on for p, on in zip(space.parameters, space.active(_known(space, params)), strict=True)}
@@ -158,14 +158,14 @@ def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Ask for trials, and ask the experiment to continue, since it may end before its driver reads the commands."""
+    """Enqueue trials, and ask the experiment to continue, because it may end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
         record.id,
         {},
         commands=[
             ("enqueue", reason, {"points": list(points)}),
-            ("continue", "by a user, who asked for more trials", {}),
+            ("continue", "by a user, who enqueued more trials", {}),
         ],
         adopt=True,
     )

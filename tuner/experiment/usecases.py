@@ -1,4 +1,4 @@
-"""The use cases of experiments, besides the verbs. Routes, `tuner.run` and the command line call them."""
+"""The use cases of experiments, except the verbs. Routes, `tuner.run` and the command line call them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
-#: with any of these in the runtime_env, workers may have packages that this process does not have
+#: if the runtime_env has any of these, workers may have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 
 MOST_TRIES = 50
-"""The number of times that a change without If-Match is tried when other requests change the same experiment."""
+"""Attempts to make a change without If-Match, if other requests change the same experiment at the same time."""
 
 
 def create_experiment(
@@ -48,10 +48,10 @@ def create_experiment(
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
-    A function that the spec brings by value is stored as it is; only ranks unpickle it.
+    A function by value in the spec is stored as it is; only ranks unpickle it.
 
-    If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its entrypoint is
-    not checked again: its file may have changed, or be gone.
+    If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its
+    entrypoint is not checked again, because the file may have changed or been deleted.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
@@ -72,7 +72,7 @@ def dry_run(
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
 ) -> Preview:
-    """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
+    """Check a spec like `create_experiment`, with the same errors, and return what would be done. Nothing is stored."""
     spec, names, sent = parsed(data, checker=checker)
     checked_code(spec, names, sent, checker)
     with functions_by_name():
@@ -82,10 +82,10 @@ def dry_run(
 def parsed(
     data: Mapping[str, Any], kept: CodeRecord | None = None, checker: EntrypointChecker | None = None
 ) -> tuple[Spec, Container[str], CodeRecord | None]:
-    """Return the spec, the names of the functions in it, and the training function that it brings by value.
+    """Return the spec, the names of the functions in it, and its training function if that is sent by value.
 
-    Nothing is imported for a spec without mistakes. For one with mistakes, `checker` looks at its entrypoint too, so that the
-    error lists everything that is wrong. `kept` is a function by value that is stored already, for a spec that brings none.
+    Nothing is imported for a valid spec. If the spec has mistakes, `checker` also checks its entrypoint, so that the
+    error lists all mistakes. `kept` is a stored function by value, for a spec that has no function of its own.
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
@@ -119,7 +119,7 @@ def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Entr
 def checked_code(
     spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker
 ) -> CodeRecord | None:
-    """Check what the spec names by importing it in a helper process. No user code runs in this one.
+    """Check the functions that the spec names by importing them in a helper process. No user code runs in this process.
 
     Return the code that is stored with the experiment: None if agents bring it.
     """
@@ -137,7 +137,7 @@ def checked_code(
 
 
 def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
-    """Yield every string in a JSON value, with the pointer to it."""
+    """Yield the pointer and the value of every string in a JSON value."""
     if isinstance(value, str):
         yield pointer, value
     elif isinstance(value, Mapping):
@@ -157,10 +157,10 @@ def create_from_python(
 ) -> ExperimentRecord:
     """Create an experiment for a script that drives it itself.
 
-    Its function is pickled by value in `code`, as are the `parts` that JSON cannot express. If `data` names an entrypoint, that
-    is checked as `create_experiment` does.
+    `code` has its function, pickled by value; `parts` are objects that JSON cannot express. An entrypoint in `data` is
+    checked as in `create_experiment`.
 
-    check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.
+    check: raises SpecError for an experiment that the script cannot drive. Then nothing is stored.
     """
     is_by_value = data.get("entrypoint") is None
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
@@ -180,7 +180,7 @@ def create_from_python(
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
-    """Return the record of a function that workers import: where to search for it, and a hash of its files.
+    """Return the record of a function that workers import: the folders to search, and a hash of its files.
 
     Raise EntrypointError if it cannot be imported here, unless the workers' environment is different.
     """
@@ -200,12 +200,16 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions that code depends on. Reading them takes a millisecond, so it is done once."""
-    return {name: metadata.version(name) for name in ("torch", "ray")}
+    """Return the versions of packages that code depends on. They are read once, since that takes a millisecond."""
+    found = {}
+    for name in ("torch", "ray"):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
+            found[name] = metadata.version(name)
+    return found
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Return the folders to search for an entrypoint before the installed packages, runtime_env's first."""
+    """Return the folders in which an entrypoint is searched before the installed packages. Those of runtime_env come first."""
     own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     places = [bundles.unpacked(place) for place in own if isinstance(place, str)]
     folders = [str(Path(place).absolute()) for place in places if Path(place).is_dir()]
@@ -214,7 +218,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
 
 
 def differs(runtime_env: Mapping[str, Any]) -> bool:
-    """Return True if workers may be able to import what this process cannot."""
+    """Return True if workers may be able to import modules that this process cannot."""
     places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     remote = any(isinstance(place, str) and not Path(bundles.unpacked(place)).is_dir() for place in places)
     return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
@@ -232,12 +236,12 @@ def amend_experiment(
 ) -> ExperimentRecord:
     """Change the name, the notes, the tags, num_samples or the limits of an experiment, whatever its state.
 
-    What the driver has to know reaches it as an event of the log.
+    The driver learns of the changes from an event in the log.
 
     Args:
         store: the database.
         experiment: its public id.
-        data: the changes, see `ExperimentPatchModel`.
+        data: the changes; see `ExperimentPatchModel`.
         revision: if given, the change is made only if the experiment is at this revision.
 
     Raises:
@@ -254,7 +258,7 @@ def amend_experiment(
 
 
 def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord], None], tries: int) -> ExperimentRecord:
-    """Read an experiment and change it. If another request changed it in between, do both again."""
+    """Read an experiment and change it. Repeat both if another request changed it in between."""
     while True:
         tries -= 1
         try:
@@ -269,13 +273,13 @@ def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord],
 def continue_experiment(
     store: Store, experiment: str, num_samples: int | None = None, *, adopt: bool = False
 ) -> ExperimentRecord:
-    """Let an experiment start more trials: one that has ended runs again.
+    """Let an experiment start more trials. An experiment that has ended runs again.
 
     Args:
         store: the database.
         experiment: its public id.
-        num_samples: how many trials to add to those that were asked for so far; of a grid, how many more times to run it.
-            None adds none, for an experiment that failed or was cancelled before its last trial.
+        num_samples: how many trials to add; for a grid, how many more times to run it. None adds no trials, and only
+            finishes an experiment that failed or was cancelled before its last trial.
         adopt: give the experiment to the service if a script created it and it has ended. Otherwise the caller drives it.
 
     Raises:
@@ -289,7 +293,7 @@ def continue_experiment(
         if num_samples is not None:
             changes["num_samples"] = _samples_so_far(record) + num_samples
         more = f" with {num_samples} more samples" if num_samples is not None else ""
-        # An experiment that has not ended gets the command too: it may end before its driver reads what was asked for.
+        # An experiment that has not ended gets the command too, because it may end before its driver reads the request.
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
         store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
 
@@ -297,7 +301,7 @@ def continue_experiment(
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:
-    """Return the num_samples that an experiment has had in effect."""
+    """Return the effective num_samples of an experiment so far."""
     if record.spec.num_samples is not None:
         return record.spec.num_samples
     search = record.spec.resolved.get("search") or record.spec.search
@@ -307,7 +311,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return the command that tells a driver of the changes, if they concern it."""
+    """Return the command that tells a driver about the changes; an empty list if they do not concern it."""
     told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
     if not told:
         return []
@@ -320,7 +324,7 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
 
 
 def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
-    """Hide an experiment that has ended from lists, or show it again. Everything about it is kept."""
+    """Hide an experiment that has ended from lists, or show it again. No data are deleted."""
     record = store.experiments.get(experiment)
     if archived and not record.state.ended:
         raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")
@@ -333,10 +337,10 @@ def archive_experiment(store: Store, experiment: str, archived: bool) -> Experim
 
 
 def id_of(store: Store, called: str) -> str:
-    """Return the id of an experiment or trial: of ``exp_...``, ``trl_...``, or the name of an experiment.
+    """Return the id of an experiment or trial, given ``exp_...``, ``trl_...`` or the name of an experiment.
 
     Raises:
-        NotFound: there is none. The message has the nearest name.
+        NotFound: there is no such experiment or trial. The message suggests the nearest name.
         Conflict: several experiments have the name. The message lists their ids.
     """
     with contextlib.suppress(NotFound):
@@ -356,7 +360,7 @@ def id_of(store: Store, called: str) -> str:
 def numbered(store: Store, experiment: str, number: int) -> str:
     """Return the id of the trial with this number. `experiment` is the public id of an experiment.
 
-    Raise NotFound, which names the numbers that there are, if it has no such trial.
+    Raise NotFound if there is no such trial. The message names the numbers that exist.
     """
     record = store.experiments.get(experiment)
     if not store.trials.numbered(record.id, [number]):
@@ -365,7 +369,7 @@ def numbered(store: Store, experiment: str, number: int) -> str:
 
 
 def check_number(name: str, number: int, count: int) -> None:
-    """Raise NotFound if an experiment with this name and so many trials has no trial with this number."""
+    """Raise NotFound if an experiment with `count` trials has no trial with this number."""
     if not 0 <= number < count:
         present = (
             "it has only trial 0" if count == 1 else f"its trials are 0 to {count - 1}" if count else "it has no trials"
@@ -381,7 +385,7 @@ def _day(time: float) -> str:
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
-    """Mark an experiment that never had a driver as failed, so that no service runs it later."""
+    """Mark an experiment as failed that never had a driver, so that no service runs it later."""
     record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return
@@ -393,10 +397,10 @@ def never_driven(store: Store, experiment: str, why: str) -> None:
 
 
 def how_to_go_on(record: ExperimentRecord) -> str:
-    """Say what a user can do about an experiment whose script is gone."""
+    """Return what a user can do about an experiment whose script has ended."""
     what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
     return (
-        f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` continues it, and so does "
+        f"{record.public_id} ({record.name}) {what} has ended. `tuner resume {record.public_id}` continues it, and so does "
         "the resume button of the page; `tuner serve --adopt` continues all such experiments by itself"
     )
 

@@ -27,10 +27,10 @@ class Verb:
     name: the name in addresses and on the command line.
     summary: one sentence in the imperative, for OpenAPI and ``--help``.
     past: completes "it cannot be ...".
-    done: states in which there is nothing to do, so that a repeated command is harmless.
+    done: states in which the command does nothing, so that it may be repeated.
     refused: states in which the command is an error.
-    undoes: the command that this one takes back while it is pending.
-    adopts: whether it gives an experiment that a script created, and that has no driver, to the service.
+    undoes: the command that this one withdraws while it is pending.
+    adopts: whether it hands an experiment of a script that has ended to the service.
     """
 
     name: Command
@@ -57,7 +57,7 @@ VERBS: dict[Command, Verb] = {
         ),
         Verb(
             name="resume",
-            summary="Continue an experiment that is paused, or whose script is gone.",
+            summary="Continue an experiment that is paused, or whose script has ended.",
             past="resumed",
             done=frozenset({_E.PENDING, _E.RUNNING}),
             refused=_OVER,
@@ -80,7 +80,7 @@ VERBS: dict[Command, Verb] = {
         ),
         Verb(
             name="continue",
-            summary="Run an experiment that has ended again, if its limits allow more trials.",
+            summary="Run an ended experiment again, if its limits allow more trials.",
             past="continued",
             done=frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING, _E.PAUSED}),
             refused=frozenset({_E.CANCELLING}),
@@ -95,7 +95,7 @@ TRIAL_VERBS: dict[Command, Verb] = {
     for verb in (
         Verb(
             name="stop",
-            summary="End the trial at its next report. The experiment goes on.",
+            summary="End the trial at its next report. The experiment continues.",
             past="stopped",
             done=frozenset(state for state in TrialState if state.ended),
         ),
@@ -107,7 +107,7 @@ TRIAL_VERBS: dict[Command, Verb] = {
         ),
         Verb(
             name="retry",
-            summary="Try a failed trial again: a new trial with its configuration starts from its newest checkpoint.",
+            summary="Retry a failed trial: a new trial with its configuration starts from its newest checkpoint.",
             past="retried",
             done=frozenset(),
             refused=frozenset(state for state in TrialState if state is not TrialState.FAILED),
@@ -119,7 +119,7 @@ TRIAL_VERBS: dict[Command, Verb] = {
 assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
 
 _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
-"""States in which a script may be about to drive its experiment."""
+"""States in which the script that created an experiment may be about to drive it."""
 
 _REASON = "by a user"
 
@@ -136,7 +136,7 @@ CheckpointAction = Literal["fork", "pin", "unpin"]
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
-    """Ask for a verb of an experiment.
+    """Write the command of a verb of an experiment.
 
     Raises:
         NotFound: there is no such experiment.
@@ -161,11 +161,11 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
-    """Ask for a verb of a trial. Raise NotFound if there is no such trial, and Conflict if its state does not allow it."""
+    """Write the command of a verb of a trial. Raise NotFound if there is no such trial, Conflict if its state forbids it."""
     verb, record = TRIAL_VERBS[name], store.trials.get(trial)
     if record.state in verb.refused:
         raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")
-    if name == "retry":  # it continues an experiment that has ended
+    if name == "retry":  # a retry continues an experiment that has ended
         check_verb("continue", store.experiments.by_id(record.experiment_id))
     if record.state not in verb.done:
         store.commands.add(record.experiment_id, verb.name, record.number, _REASON, reopen=name == "retry")
@@ -173,7 +173,7 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:
-    """Return the actions that the present state of an experiment allows, for a menu."""
+    """Return the actions that the current state of an experiment allows, for a menu."""
     found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
     found += ["edit", "fork"]
     if can_take_trials(record):
@@ -193,7 +193,7 @@ def can_take_trials(record: ExperimentRecord) -> bool:
 
 
 def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
-    if record.abandoned(now) and verb.undoes is not None:  # of pause and resume, only resume makes sense
+    if record.abandoned(now) and verb.undoes is not None:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
     return record.state not in {*verb.done, *verb.refused}
 

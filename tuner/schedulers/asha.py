@@ -1,8 +1,8 @@
-"""ASHA, stopping form: at each rung a trial goes on only if it is among the best 1/eta of those that have reached it.
+"""ASHA with stopping: at each rung, a trial continues only if it is among the best 1/eta of those that have reached it.
 
 Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel Hyperparameter
-Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes
-trials; that is `asha_promotion`. The form here stops trials instead, as Ray Tune and Optuna do.
+Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes trials; that is
+`asha_promotion`. This scheduler stops trials instead, like Ray Tune and Optuna.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
-"""A value below all scores, for trials that violate the constraints."""
+"""A value below all scores. It is the base for trials that violate the constraints."""
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class AshaState:
 class ASHAScheduler(SuccessiveHalving):
     """Asynchronous successive halving that stops the worst trials at each rung. No trial waits for another.
 
-    At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)). Trials
-    that tie with the last of these go on too. A report that skips rungs is entered in the highest rung that it passes.
-    A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay. Trials
-    that violate the constraints of the search are ranked below all others, by how far they are beyond the bounds.
+    At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Trials
+    that tie with the last of these continue too. A report that skips rungs is entered in the highest rung that it
+    passes. A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
+    Trials that violate the constraints of the search are ranked below all others, ordered by the size of the violation.
 
     The options are those of `SuccessiveHalving`.
     """
@@ -62,10 +62,10 @@ class ASHAScheduler(SuccessiveHalving):
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:
-        """Return what the trial is compared by: its score, or less than any score, the more it violates the constraints."""
+        """Return the trial's score; if it violates the constraints, a value below all scores, lower for larger violations."""
         excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
         return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 
 
-#: The name that Ray Tune gives it; with several `brackets` it is the asynchronous form of HyperBand.
+#: The name in Ray Tune. With several `brackets`, this is asynchronous HyperBand.
 AsyncHyperBandScheduler = ASHAScheduler

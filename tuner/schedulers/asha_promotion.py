@@ -1,4 +1,4 @@
-"""ASHA, promotion form: every trial pauses at each rung, and free capacity goes to the best trial that may be promoted.
+"""ASHA with promotion: every trial pauses at each rung, and a free worker group resumes the best trial that may be promoted.
 
 Algorithm 2 of Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
 Hyperparameter Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934.
@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, rank_of, reported
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
-"""(score, minus the order of arrival). The greater entry is the better one; of equal scores, the earlier one is better."""
+"""(score, -order of arrival). The greater entry is better, so among equal scores the earlier one is."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class PromotionRung:
         return self.trials[-entry[1]]
 
     def better_than(self, entry: Entry) -> int:
-        """Return the number of entries that are better than `entry`, one of the rung's own."""
+        """Return the number of entries of the rung that are better than `entry`."""
         return len(self.entries) - self.entries.bisect_right(entry)  # type: ignore[no-any-return]
 
 
@@ -47,15 +47,15 @@ class PromotionState:
 
 
 class ASHAPromotionScheduler(SuccessiveHalving):
-    """Asynchronous successive halving by promotion: no trial is stopped, and each waits at its rung until it is promoted.
+    """Asynchronous successive halving by promotion: no trial is stopped; trials wait at their rungs until they are promoted.
 
     A free worker group resumes a trial that is among the top floor(n/eta) of the n entries of its rung and has not
     been promoted from it. Higher rungs come first, then better trials. If there is no such trial, a new one is
-    started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted
-    once per rung. Of equal scores, the first to arrive counts as the better.
+    started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted once
+    per rung. Among equal scores, the one that arrived first is better.
 
-    The trainable should save a checkpoint at each pause. If it saves none, each promotion starts the trial from the
-    beginning, and the reason says so; the stopping form is the better choice then.
+    The trainable should save a checkpoint at each pause. If it saves none, each promotion restarts the trial from the
+    beginning (the decision's reason says so), and `asha` is the better choice.
 
     The options are those of `SuccessiveHalving`.
     """

@@ -1,7 +1,7 @@
 """The interface of a scheduler: a pure state machine that decides which trials train.
 
-A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
-This separation lets a search survive the death of its driver.
+A scheduler has no clock, no I/O, no threads and no random generator of its own. It has three kinds of methods. Keeping
+them apart lets a search survive the death of its driver.
 
 * `record` and `enacted` apply facts to `state`. They are cheap.
 * `decide` and `choose` read `state` and the population and return decisions. They may be expensive, and change *nothing*.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class MetricConstraint(Protocol):
-    """A bound on a metric that trials report, see `tuner.search.constraints`."""
+    """A bound on a metric that trials report; see `tuner.search.constraints`."""
 
     def excess(self, metrics: Mapping[str, float]) -> float:
         """Return how far the metric is beyond its bound. It is zero or negative if the constraint is satisfied."""
@@ -43,7 +43,7 @@ class MetricConstraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """The experiment, as its scheduler sees it. It is passed to `Scheduler.setup` once, before anything else."""
+    """The experiment as its scheduler sees it. It is passed to `Scheduler.setup` once, before any other call."""
 
     objective: Objective
     time_attr: str
@@ -53,14 +53,14 @@ class SchedulerContext:
     space: Space
     slots: int | None = None  # max_concurrent_trials, if it is known
     checkpoints: bool = True  # False if the trainable is known to save no checkpoints
-    time_budget_s: float | None = None  # seconds of running time, if the experiment is limited
-    scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
-    budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
+    time_budget_s: float | None = None  # seconds of running time, if the experiment has such a limit
+    scope: str = "all"  # the value of a trial that counts: "all" for its best one, "last" for its last one
+    budget: float | None = None  # full trainings of all trials together, if the experiment has such a limit
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`
-    constraints: tuple[MetricConstraint, ...] = ()  # the bounds that results must satisfy
+    constraints: tuple[MetricConstraint, ...] = ()  # bounds that results must satisfy
     gpus: float = 0.0  # the resources of a trial, all ranks together
-    earlier: Mapping[str, Any] | None = None  # knowledge from earlier experiments, see `Spec.earlier`
+    earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments; see `Spec.earlier`
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
@@ -101,7 +101,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRestarted:
-    """A segment begins. After a retry, its iteration may lie before the last one reported.
+    """A segment begins. After a retry, it may begin before the last iteration that was reported.
 
     This fact comes before the segment's first report.
     """
@@ -114,7 +114,7 @@ class TrialRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartMeasured:
-    """The start-up time of a segment was measured. This fact may come after the segment's first reports."""
+    """The start-up time of a segment was measured. This fact may arrive after the segment's first reports."""
 
     trial: int
     startup_s: float  # seconds from the decision to the first step
@@ -137,7 +137,7 @@ Choice = Start | Resume | Exploit
 def can_resume(trial: Trial) -> bool:
     """Return True if a scheduler may resume this trial now.
 
-    The trial must be paused, not held by a user, and its worker group must be gone.
+    The trial must be paused, not held by a user, and its last segment must have ended.
     """
     return trial.state is TrialState.PAUSED and not trial.held and not trial.holds_resources
 
@@ -147,13 +147,13 @@ class Scheduler(ABC):
 
     #: the value of "type" in a spec
     TYPE: ClassVar[str]
-    #: True if it proposes configurations itself, so that no searcher is asked
+    #: True if it proposes configurations itself, so that no searcher is used
     PROPOSES: ClassVar[bool] = False
     #: True if trials may copy a running trial, so that every trial saves a checkpoint at each of its milestones
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
-    #: True if it looks at all objectives, and not only at the first
+    #: True if it uses all objectives, not only the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
 
     state: Any = None
@@ -177,7 +177,7 @@ class Scheduler(ABC):
         self.context = context
 
     def amend(self, context: SchedulerContext) -> None:
-        """Adapt to a num_samples or limits that a user has changed. The rest of the context is as in `setup`."""
+        """Adapt to changes of num_samples or limits by a user. The rest of the context is as in `setup`."""
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
@@ -203,13 +203,13 @@ class Scheduler(ABC):
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 
     def budget_words(self) -> str | None:
-        """Say how much the search may train and which argument raises it, or return None if the scheduler sets no limit."""
+        """Return how much the search may train and which argument raises that, or None if the scheduler sets no limit."""
         return None
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
-        """Return the value of time_attr at which `decide` must be asked about this trial next, or None for never.
+        """Return the value of time_attr at which `decide` is called for this trial next, or None for never.
 
-        It is above the trial's present value.
+        It is above the trial's current value.
         """
         return None
 
@@ -231,8 +231,8 @@ class Scheduler(ABC):
             may_start: True if another new trial is allowed.
 
         Returns:
-            What to start or resume; an Exploit resumes a paused trial from a donor's checkpoint. None leaves the
-                worker group free, and the core asks again after the next event.
+            A Start, a Resume, or an Exploit, which resumes a paused trial from a donor's checkpoint. With None, the
+            worker group stays free, and the core asks again after the next event.
         """
         if may_start:
             return Start(reason="a worker group is free")
@@ -248,7 +248,7 @@ class Scheduler(ABC):
         raise TypeError("this scheduler fits no model")
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
-        """Return why the search is over although trials are paused or could be started, or None if it is not over."""
+        """Return why the search is over, although trials are paused or could be started; None if it is not over."""
         return None
 
 

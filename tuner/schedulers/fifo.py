@@ -8,7 +8,7 @@ from tuner.schedulers.base import Scheduler
 
 
 class FIFOScheduler(Scheduler):
-    """Starts a new trial whenever a worker group is free, and lets each one run to `max_t` or to the function's end.
+    """Starts a new trial whenever a worker group is free, and lets every trial run to `max_t` or until its function returns.
 
     This is the baseline for comparisons. Use it when you want the final value of every trial.
     """

@@ -1,6 +1,6 @@
-"""Read schedulers of `ray.tune` into ours, so that a script need only change its import of `tune`.
+"""Convert schedulers of `ray.tune` to ours, so that a script only has to change its import of `tune`.
 
-Only their attributes are read; Ray is not imported here. Options that mean something else here are refused with a
+Only their attributes are read; Ray is not imported here. Options that have another meaning here are refused with a
 reason.
 """
 

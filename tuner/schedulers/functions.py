@@ -1,7 +1,7 @@
-"""Functions of the user that a scheduler or a stopper calls, by name or pickled.
+"""Functions of the user that a scheduler or a stopper calls, given by name or pickled.
 
-Neither form is loaded before it is called. So an experiment can be checked, assembled and folded in a process that
-must not run user code.
+Neither form is loaded before its first call, so a process that must not run user code can check, assemble and fold an
+experiment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 from tuner.errors import SpecError
 
 _NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
-_met: ContextVar[set[str] | None] = ContextVar("names of the functions met so far", default=None)
+_met: ContextVar[set[str] | None] = ContextVar(
+    "names of the functions that were read in `functions_by_name`", default=None
+)
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ Unloaded = NamedFunction | PickledFunction
 
 @contextmanager
 def functions_by_name() -> Iterator[set[str]]:
-    """Import nothing within this block: ``"module:name"`` becomes a `NamedFunction`.
+    """In this block, ``"module:name"`` becomes a `NamedFunction`, and nothing is imported.
 
     Yields:
-        The set of names met so far.
+        The set of names that were read so far.
     """
     names: set[str] = set()
     token = _met.set(names)
@@ -127,7 +129,7 @@ def function_name(name: str, function: Any) -> str:
 
 
 def sealed(function: Callable[..., Any]) -> Unloaded:
-    """Return the function in a form that loads neither the function nor what it refers to until it is called."""
+    """Return the function in a form that is not loaded, together with what it refers to, until it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
     from tuner.usercode.pickling import dumps

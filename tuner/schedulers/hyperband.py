@@ -65,7 +65,7 @@ def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
 @dataclass(slots=True)
 class Bracket:
     shape: int  # index into the band
-    size: int  # number of trials it begins with; fewer than planned if no more could be started
+    size: int  # number of trials that it begins with; fewer than planned if no more could be started
     members: int = 0
     round: int = 0
     awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not reached its level
@@ -83,7 +83,7 @@ class HyperBandState:
 
 
 class HyperBandScheduler(Scheduler):
-    """Fills one bracket after the other. In each round of a bracket the best 1/eta of its trials go on and the others stop.
+    """Fills one bracket after the other. In each round of a bracket, the best 1/eta of its trials continue and the others stop.
 
     A trial that reaches the level of its round waits, paused, for the other trials of its bracket. Meanwhile its
     worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more are
@@ -91,8 +91,8 @@ class HyperBandScheduler(Scheduler):
     place.
 
     Args:
-        max_t: R, at which a trial is completed. None: the experiment's, or 81, Ray Tune's default, if that is None
-            too.
+        max_t: R, at which a trial is completed. None: the experiment's; if that is None too, 81 (the default of Ray
+            Tune).
         reduction_factor: eta.
         time_attr: must equal the experiment's. None: the experiment's.
     """
@@ -189,7 +189,7 @@ class HyperBandScheduler(Scheduler):
         state.home[trial] = len(state.brackets) - 1
 
     def _close_if_all_came(self, home: int) -> None:
-        """End the round if all its trials have arrived: the best go on to the next level, and the others are to be stopped."""
+        """End the round if all its trials have arrived: the best continue to the next level, and the others are stopped."""
         bracket = self.state.brackets[home]
         if bracket.awaited or not bracket.arrived or bracket.members < bracket.size:
             return
@@ -236,7 +236,10 @@ class HyperBandScheduler(Scheduler):
         return self._close_unfilled(trials)
 
     def _close_unfilled(self, trials: Population) -> Resume | None:
-        """Continue the last bracket with the trials it has, since no more may be started. Resume the best of them first."""
+        """Continue the last bracket with the trials that it has, because no more may be started.
+
+        Resume the best of them first.
+        """
         bracket = self.state.brackets[-1] if self.state.brackets else None
         if bracket is None or bracket.awaited or not bracket.arrived or bracket.members >= bracket.size:
             return None

@@ -28,7 +28,7 @@ class TrialMeans:
 
     best: float
     t: float  # the time of its furthest report
-    yielded: float  # the t at which it last gave its worker group away; its start if it never did
+    yielded: float  # the t at which it last gave up its worker group; its start if it never did
     total: float = 0.0  # sum of its scores since the grace period
     count: int = 0
     times: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class TrialMeans:
 @dataclass(slots=True)
 class MedianState:
     courses: dict[int, TrialMeans] = field(default_factory=dict)
-    levels: list[int] = field(default_factory=list)  # whole times at which a trial was judged, ascending
+    levels: list[int] = field(default_factory=list)  # whole values of time_attr at which a trial was judged, ascending
     means: dict[int, SortedList[float]] = field(
         default_factory=dict
     )  # level -> running means of the trials that reached it
@@ -62,8 +62,9 @@ class MedianStoppingRule(Scheduler):
             (seconds).
         min_samples_required: how many other trials must have a mean.
         min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long
-            gives its worker group to a waiting trial. None: never. Ray Tune's 0 means that trials take turns at every report.
-        hard_stop: False pauses trials instead of stopping them. They run on when no new trial may be started.
+            gives up its worker group for a waiting trial. None: never. With 0, the default of Ray Tune, trials take
+            turns at every report.
+        hard_stop: False pauses trials instead of stopping them. They continue when no new trial may be started.
         max_t: a trial that reaches it is completed. None: the experiment's.
         time_attr: must equal the experiment's. None: the experiment's.
     """
@@ -132,7 +133,7 @@ class MedianStoppingRule(Scheduler):
         state.newest = (fact.trial, level)
 
     def _open(self, level: int, newcomer: int) -> None:
-        """Add a level at which no trial was judged before, with the means of the trials that have passed it."""
+        """Add a level at which no trial was judged before, with the means of all trials that have passed it."""
         insort(self.state.levels, level)
         means: SortedList[float] = SortedList()
         self.state.means[level] = means
@@ -160,7 +161,7 @@ class MedianStoppingRule(Scheduler):
             return 0, -math.inf
 
         def from_top(k: int) -> float:
-            """Return the k-th greatest of the other trials' means; the greatest has k = 1."""
+            """Return the k-th greatest mean of the other trials, where k = 1 is the greatest."""
             return means[-k if k < skip else -k - 1]  # type: ignore[no-any-return]
 
         upper = from_top((count + 1) // 2)
@@ -207,8 +208,8 @@ class MedianStoppingRule(Scheduler):
         if count < self.min_samples_required and ran > self.min_time_slice and self._waiting(trials):
             where = at(self.context.time_attr, fact.t)
             reason = (
-                f"paused at {where}: other trials are waiting, and only {count} of the required "
-                f"{self.min_samples_required} trials can be compared with"
+                f"paused at {where}: other trials are waiting, and it can be compared with only {count} of the "
+                f"required {self.min_samples_required} trials"
             )
             return (Pause(trial=number, reason=reason),)
         return ()

@@ -1,8 +1,8 @@
-"""Multi-objective ASHA: at each rung a trial goes on only if it is among the best 1/eta by non-dominated sorting.
+"""Multi-objective ASHA: at each rung, a trial continues only if it is among the best 1/eta by non-dominated sorting.
 
 Schmucker, Donini, Zafar, Salinas, Archambeau: "Multi-objective Asynchronous Successive Halving", 2021,
-https://arxiv.org/abs/2106.12639. Trials of one front are ordered by an epsilon-net, so that those which go on are spread over
-the front. The paper promotes trials; the form here stops them, as `asha` does and as MOASHA of Syne Tune does.
+https://arxiv.org/abs/2106.12639. Trials of one front are ordered by an epsilon-net, so that those that continue are
+spread over the front. The paper promotes trials; this scheduler stops them, like `asha` and like MOASHA of Syne Tune.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class MoashaState:
 class MOASHAScheduler(SuccessiveHalving):
     """Asynchronous successive halving for several objectives: at each rung it stops the trials that others dominate.
 
-    At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)). Entries are
-    ordered by non-dominated front and, within a front, so that each next one is as far as possible from those before it. A trial
-    with the same values as one of the top goes on too. An objective that the trial has not reported counts as the worst.
+    At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Entries
+    are ordered by non-dominated front and, within a front, so that each entry is as far as possible from all earlier
+    ones. A trial with the same values as one of the top continues too. A missing objective counts as the worst value.
 
     The options are those of `SuccessiveHalving`.
     """

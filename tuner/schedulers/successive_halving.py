@@ -1,4 +1,4 @@
-"""Asynchronous successive halving: the options, the rungs and the brackets that ASHA, its promotion form and MOASHA share."""
+"""Asynchronous successive halving: the options, rungs and brackets of ASHA, ASHA with promotion, and MOASHA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.schedulers.shared.wording import reached_max_t
 
 
 class SuccessiveHalving(Scheduler):
-    """Base class of ASHA, its promotion form and MOASHA.
+    """Base class of ASHA, ASHA with promotion, and MOASHA.
 
     A subclass enters trials in rungs (`_enter`) and decides about the newest entry (`_judge`). Its state has these fields:
 
@@ -28,10 +28,9 @@ class SuccessiveHalving(Scheduler):
     Args:
         max_t: a trial that reaches it is completed. There is no rung at it. None: the experiment's.
         grace_period: the lowest rung, in units of time_attr. No trial is stopped before it.
-        reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials go on.
-        brackets: the number of brackets. Bracket s starts at grace_period * eta**s. The bracket of a trial follows
-            from the experiment's seed and the trial's number. Brackets have weights exp(number of rungs), as in
-            Ray Tune.
+        reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials continue.
+        brackets: the number of brackets. Bracket s starts at grace_period * eta**s. A trial's bracket is drawn at
+            random, from the experiment's seed and the trial's number, with weights exp(number of rungs) as in Ray Tune.
         time_attr: must equal the experiment's. None: the experiment's.
     """
 
@@ -86,7 +85,7 @@ class SuccessiveHalving(Scheduler):
         return {"type": self.TYPE, **options_of(self)}
 
     def record(self, fact: Fact, trials: Population) -> None:
-        """Enter a report in the rung that it has reached, if it is a new one for its trial."""
+        """Enter a report in the rung that it has reached, if the trial was not there before."""
         state = self.state
         state.newest = None
         if not isinstance(fact, TrialReported):
@@ -137,9 +136,9 @@ class SuccessiveHalving(Scheduler):
         return self._end is not None and t >= self._end
 
     def new_rung(self, trial: int, t: float) -> int | None:
-        """Return the rung that a report at time t is entered in, or None if it is entered in none.
+        """Return the rung in which a report at time t is entered, or None.
 
-        This is the highest rung passed, if the trial was not there before.
+        This is the highest rung that it passes, if the trial was not there before.
         """
         behind = self._levels[self.bracket(trial)].passed(t)
         if behind <= self.state.passed.get(trial, 0) or self.at_end(t):

@@ -1,7 +1,7 @@
-"""Translate what users pass to `tuner.run` into plain arguments and a function of the configuration.
+"""Translate the arguments of `tuner.run`, including objects of Ray and Optuna, into plain arguments and a function.
 
-A trainer of Ray Train has its own scaling, checkpoint and failure settings, and so do functions and classes wrapped by
-`ray.tune.with_resources`. Arguments of `tuner.run` itself take precedence over them.
+Trainers of Ray Train have their own scaling, checkpoint and failure settings, and functions and classes wrapped by
+`ray.tune.with_resources` have resources. Arguments of `tuner.run` take precedence over them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     """Return the arguments of `run` with foreign objects translated into plain ones.
 
     Args:
-        run: the function that was called; its defaults tell which arguments the caller left alone.
+        run: the function that was called. Its defaults tell which arguments the caller did not pass.
         given: all its arguments, by name.
 
     Raises:
@@ -71,7 +71,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return a storage that means the same in every process. The check of the spec refuses what is not a path."""
+    """Return the storage as an absolute path or URI. Anything else is returned as it is; the check of the spec refuses it."""
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -151,7 +151,8 @@ def failure_config(config: Any) -> dict[str, Any]:
 def checkpoint_config(config: Any) -> dict[str, Any]:
     """Translate a `CheckpointConfig`.
 
-    With a `checkpoint_score_attribute`, `num_to_keep` keeps that many of the best by the objective, else of the newest.
+    `num_to_keep` counts the best checkpoints by the objective if `checkpoint_score_attribute` is set, else the newest
+    ones.
     """
     out: dict[str, Any] = {}
     keep = _plain(getattr(config, "num_to_keep", None))
@@ -215,7 +216,7 @@ def _of_objective(search: Any) -> dict[str, Any]:
 
 
 def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
-    """Return how many trials may run so that one CPU is left for Ray Data, or None if there is no cluster yet."""
+    """Return how many trials may run at once if one CPU is left for Ray Data, or None if there is no cluster yet."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -224,7 +225,7 @@ def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
 
 
 def _unwrapped(trainable: Any) -> tuple[Any, dict[str, Any]]:
-    """Take off the wrappers of `ray.tune`. Return the trainable and the resources of each rank."""
+    """Remove the wrappers of `ray.tune`. Return the trainable and the resources of each rank."""
     given, objects = trainable, {}
     if isinstance(given, Parameterized):
         trainable, objects = given.trainable, dict(given.objects)
@@ -262,17 +263,17 @@ def _storage(*arguments: Mapping[str, Any]) -> str:
 
 
 def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str, pointer: str) -> None:
-    """Raise SpecError if the workers of a service would look for files that this process writes to its own storage."""
+    """Raise SpecError if the workers of a service could not read the files that this process writes to its storage."""
     if given.get("address") is not None and not (given.get("storage") or brought.get("storage")):
         raise SpecError(
-            f"{what} are stored where the workers of the service read them: pass storage=, a URI such as s3://bucket/folder "
-            "or a directory that this machine shares with them",
+            f"the workers of the service have to read {what}: pass storage=, with a URI such as "
+            "s3://bucket/folder or a directory that this machine shares with them",
             pointer,
         )
 
 
 def _stored(trainable: Any, storage: str, address: Any) -> Any:
-    """Store its objects in files that every worker can read. A service's objects are kept apart from those of this home."""
+    """Store the objects of tuner.with_parameters where every worker can read them; those of a service in a separate folder."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(
@@ -298,7 +299,7 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
     "progress_reporter": "tuner.run(verbose=...) says what is shown",
-    "log_to_file": "what each rank prints is kept in its log",
+    "log_to_file": "the output of each rank is kept in its log",
 }
 """The fields of a `RunConfig` that are not used, and what to use instead."""
 

@@ -1,4 +1,4 @@
-"""Show what the ranks print, soon after they print it, each line with its trial and rank."""
+"""Show the output of the ranks soon after it is printed, each line with its trial and rank."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from tuner.store import Store
 
 LATE_S = 30.0
-"""Seconds that a segment's log is read after its end: the last lines may come from another node."""
+"""Seconds after a segment's end in which its log is still read, since the last lines may come late from another node."""
 _Key = tuple[int, int, int]  # trial, segment, rank
 
 
 class Echo:
-    """Follows the logs of an experiment's ranks, wherever they run, from their present end.
+    """Follows the logs of an experiment's ranks on all nodes, and skips what was printed before.
 
     A progress bar overwrites its line. Only the last state of such a line is shown, once the line is complete.
     """
@@ -24,7 +24,7 @@ class Echo:
         self._unfinished: dict[_Key, str] = {}
 
     def lines(self) -> Iterator[str]:
-        """Yield ``(trial 3, rank 0) text`` for every line that has been finished since the last call."""
+        """Yield ``(trial 3, rank 0) text`` for every line that was completed since the last call."""
         for log in self._store.logs.recent(self._experiment, time.time() - LATE_S, self._ends):
             key = log.trial, log.segment, log.rank
             self._ends[key] = log.end

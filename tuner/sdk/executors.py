@@ -1,4 +1,4 @@
-"""Choose where the trials of a script run, and end what was kept for later calls."""
+"""Choose where the trials of a script run, and end the processes that are kept for later calls."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     Args:
         spec: of the experiment.
         code: its training function by value; None if it is imported by name.
-        ray_address: the cluster that the script, or its environment, has named.
+        ray_address: the cluster that the script or its environment names.
 
     Raises:
-        SpecError: the local executor was asked for and cannot run them.
+        SpecError: the spec asks for the local executor, which cannot run them.
     """
     if spec.executor == "agents":
         raise SpecError(
@@ -52,7 +52,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
 
 def unfit(spec: Spec) -> str | None:
-    """Return why the local executor can never run such trials; None if it can."""
+    """Return why the local executor cannot run these trials; None if it can."""
     from tuner.driver.hosts.ahead import cpus_here
     from tuner.trials.groups import local_pool
 
@@ -97,13 +97,13 @@ def start_ahead(given: Mapping[str, Any]) -> None:
 
 
 def drop_ahead() -> None:
-    """End processes that were started ahead: the trials run on Ray after all."""
+    """End the processes that `start_ahead` started, because the trials run on Ray after all."""
     if (ahead := sys.modules.get("tuner.driver.hosts.ahead")) is not None:
         ahead.drop()
 
 
 def shutdown() -> None:
-    """End what was kept for later calls: the driver host, idle workers, and the Ray that was started for them."""
+    """End what is kept for later calls: the driver host, idle workers, and the Ray that was started for them."""
     for name in ("tuner.driver.hosts.local_host", "tuner.driver.hosts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()

@@ -13,7 +13,7 @@ from typing import Any
 class Interrupts:
     """Counts Ctrl-C. The first one calls `pause`; the caller acts on the second.
 
-    Outside of `heard`, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
+    Outside a `with interrupts.heard()` block, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
     """
 
     def __init__(self, pause: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
 """The shortest time between two pictures in a notebook: with something new to show, and without."""
 FAILED = 50
 TOLD_FAILURES = 3
-"""The number of different failures that are shown in full while a search runs; the others are counted."""
+"""The number of different failures that are shown in full while a search runs. Further ones are only counted."""
 
 _STYLE = {
     "running": "cyan",
@@ -50,7 +50,7 @@ class Source(Protocol):
         """Return the experiment as it is now."""
 
     def warnings(self, after: int) -> Sequence[Warned]:
-        """Return the notes behind this event_seq that warn of a likely mistake, oldest first."""
+        """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
 
     def trials(self, state: str, count: int) -> Sequence[TrialRecord]:
         """Return the first trials in this state, at most `count` of them."""
@@ -69,7 +69,7 @@ class Warned(Protocol):
 
 
 class Stored:
-    """The source that is a database."""
+    """A source that reads the database."""
 
     def __init__(self, store: Store, experiment_id: str) -> None:
         self._store, self._experiment_id = store, experiment_id
@@ -89,7 +89,7 @@ class Stored:
 
 
 class Progress:
-    """Shows an experiment from its database or its service, as the web page does. The driver does not know about it."""
+    """Shows the progress of an experiment, which it reads from the database or the service. The driver takes no part in it."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Progress:
         echo: Echo | None = None,
         reopens: bool = False,
     ) -> None:
-        """Show an experiment. reopens: it has ended, and is about to run again; its old end is not shown."""
+        """Show an experiment. reopens: it has ended and is about to run again, so its old end is not shown."""
         self._reopens = reopens
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
@@ -117,8 +117,8 @@ class Progress:
         self._warned_seq = 0
         self._space: Space | None = None
         self._said_budget = self._away = False
-        self._failed = 0  # how many trials there were at the last look
-        self._told: set[str] = set()  # the failures that were shown
+        self._failed = 0  # the number of trials at the last update
+        self._told: set[str] = set()  # the failures that have been shown
 
     def __enter__(self) -> Progress:
         if self.show and self._area is None and self.console.is_terminal:
@@ -135,14 +135,14 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that the table does not overwrite."""
         if self.show:
             self.console.print(text, highlight=False)
         else:
             print(text, file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
-        """Show what is new. While the database or the service is away there is nothing new, and the search goes on."""
+        """Show what is new. While the database or the service is unreachable, nothing is new, and the search continues."""
         if not self.show:
             return
         try:
@@ -222,7 +222,7 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
-                if failure.get("cause") != "exception":  # the failure's traceback already says it
+                if failure.get("cause") != "exception":  # the failure's traceback already contains it
                     self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
@@ -230,7 +230,7 @@ class Progress:
         started = sum(record.counts.values())
         total = (
             f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
-        )  # a grid has more trials
+        )  # for a grid, num_samples counts runs of the grid
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",
@@ -258,7 +258,7 @@ class Progress:
         return text
 
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration with the values of choices instead of their indices."""
+        """Return the configuration with each choice's value in place of its index."""
         if self._space is None:
             self._space = Space.from_json(self.source.experiment().spec.space, opaque=True)
         return self._space.readable(params)
@@ -315,7 +315,7 @@ def _done(record: ExperimentRecord) -> str:
 
 
 def _stage(record: ExperimentRecord) -> str:
-    """Return a line about what the search waits for, while nothing trains."""
+    """Return a line that says what the search waits for while no trial trains."""
     if record.state is ExperimentState.PENDING:
         return "starting the driver"
     counts = {state for state, n in record.counts.items() if n}
@@ -328,7 +328,10 @@ def _finished(record: ExperimentRecord) -> str:
     if finished is None:
         return ""
     name, number = record.spec.objective.metric, finished["trial_number"]
-    return f"\nbest finished {name} {finished['value']:.6g} by trial {number}, trained to iteration {finished['iteration']}"
+    return (
+        f"\nbest finished {name} {finished['value']:.6g} by trial {number}, trained to iteration "
+        f"{finished['iteration']}"
+    )
 
 
 def _nothing_finished(record: ExperimentRecord) -> str | None:
@@ -336,6 +339,6 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (
-        "no trial was trained to its end, so the best value may not last: train the best configuration to the end before "
-        "you rely on it"
+        "no trial was trained to its end, so the best value may not last: train the best configuration to the end "
+        "before you rely on it"
     )

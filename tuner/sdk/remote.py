@@ -26,7 +26,7 @@ from tuner.usercode import archives
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
-"""Seconds that one look at the service may take; after that the progress says that it does not answer, and looks again."""
+"""Timeout in seconds of one request for the progress. After that, the display says that the service does not answer."""
 
 
 def run_on(
@@ -40,7 +40,7 @@ def run_on(
 ) -> Result:
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
-    The modules that the function needs, and that are not installed but lie beside it or in a package of the user, are sent too.
+    Modules of the user that the function imports are sent too; installed packages are not.
 
     Raises:
         SpecError: something cannot be sent to a service, or the service refuses the spec.
@@ -65,7 +65,7 @@ def _begun(
     verbose: int,
     callbacks: Sequence[Any],
 ) -> Result:
-    """Begin something on a service and follow it. `begin` also returns the last_event_seq from before the service acts."""
+    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the last_event_seq from before."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
@@ -104,10 +104,10 @@ def _follow(
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
-    The first Ctrl-C pauses it. The second ends this call, and the experiment stays with the service.
+    The first Ctrl-C pauses it. The second ends this call, but not the experiment.
 
-    looks: A handle of the same experiment whose requests time out soon.
-    before: The last_event_seq from before the service acts. An end up to there is an old one.
+    looks: a handle of the same experiment with a short timeout.
+    before: the last_event_seq from before the service acted. An end at or before it is from an earlier run.
     """
     with (
         Progress(_Served(looks), show=verbose > 0) as progress,
@@ -132,7 +132,7 @@ def _follow(
 
 
 def _is_over(handle: ExperimentHandle, before: int) -> bool:
-    """Return True if the experiment has ended or is paused since `before`. A service that is away has not ended it."""
+    """Return True if the experiment has ended or was paused since `before`, False if the service cannot be reached."""
     try:
         found = handle.get()
     except ServiceError as error:
@@ -143,19 +143,19 @@ def _is_over(handle: ExperimentHandle, before: int) -> bool:
 
 
 def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[str, Any]:
-    """Return the spec with its function, as a service takes it."""
+    """Return the spec, with its function, in the form that the service accepts."""
     if code.space_blob is not None:
         raise SpecError(
-            "it has choices or functions that are Python objects, which cannot be sent to a service: use numbers, texts and "
-            "lists, and look the objects up in the training function",
+            "it has choices or functions that are Python objects, which cannot be sent to a service: use "
+            "numbers, strings and lists, and look up the objects in the training function",
             "/space",
         )
     names = {"scheduler": "scheduler", "searcher": "search_alg", "stopper": "stop"}
     own = [name for part, name in names.items() if _is_own(data["search" if part == "searcher" else name])]
     if own or code.parts_blob is not None:
         raise SpecError(
-            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the search without "
-            "address",
+            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the "
+            "search without address",
             f"/{(own or ['scheduler'])[0]}",
         )
     sent = {name: value for name, value in data.items() if value is not None}

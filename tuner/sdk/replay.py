@@ -1,4 +1,4 @@
-"""`tuner.replay`: what another scheduler would have done with the trials of an experiment that has been run."""
+"""`tuner.replay`: find what another scheduler would have done with the recorded trials of an experiment."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def replay(
 ) -> Replay:
     """Replay an experiment's recorded trials under another scheduler or searcher, in virtual time.
 
-    Nothing is trained, and nothing is invented. A trial that would have gone on beyond what was recorded of it is *censored*:
-    it ends where its record ends, so the cost of the replay is a lower bound. Proposals of a searcher, or of a scheduler that
-    proposes configurations itself, are replaced by the nearest recorded configurations.
+    Nothing is trained, and no values are made up. If the other scheduler would have trained a trial for longer than it
+    was recorded, the trial is *censored*: it ends at its last recorded report, so the cost of the replay is a lower
+    bound. If a searcher or a scheduler proposes a configuration, the nearest recorded one is used instead.
 
         found = tuner.replay("digits", scheduler=tuner.ASHAScheduler(reduction_factor=3))
         print(found.summary)  # asha(reduction_factor=3) would have saved 38 % of the training and found the same best trial
@@ -37,16 +37,16 @@ def replay(
     Args:
         experiment: ``exp_...``, or the experiment's name if no other has it. It may still be running.
         scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
-        search_alg: a searcher, its name or its JSON form. None: the configurations come in the order of the experiment.
-        max_concurrent_trials: trials that train at once. None: as many as did.
+        search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
+        max_concurrent_trials: trials that train at once. None: as many as trained at once in the experiment.
 
     Returns:
-        What would have happened beside what did, in total and for each trial.
+        What would have happened and what did happen, in total and for each trial.
 
     Raises:
         NotFound: this home has no such experiment. The message names the nearest one.
-        SpecError: an argument does not fit, or the experiment cannot be replayed: its trials copied each other as in population
-            based training, it has several objectives, or it has no reports.
+        SpecError: an argument is wrong, or the experiment cannot be replayed: it used population based training, has
+            several objectives, or has no reports.
     """
     with database() as store:
         found = id_of(store, experiment)
@@ -65,11 +65,12 @@ def replay(
 def recommend_scheduler(
     experiments: Sequence[str] | None = None, *, schedulers: Sequence[Any] | None = None, project: str | None = None
 ) -> Recommendation:
-    """Recommend a scheduler from the experiments of this home, by replaying them under several.
+    """Recommend a scheduler, by replaying the experiments of this home under several schedulers.
 
-    A replay counts if none of its trials is censored, so that its cost and its result are known: mostly those of
-    experiments whose trials were trained to the end. Each scheduler is judged by the training that it would have saved and
-    by how much worse its best trial was, with 95 % intervals over the experiments.
+    A replay counts only if none of its trials is censored, because only then its cost and its result are known. So
+    experiments whose trials were trained to the end are the most useful. Each scheduler is judged by the share of the
+    training that it would have saved, and by how much worse its best trial would have been, with 95 % confidence
+    intervals over the experiments.
 
         print(tuner.recommend_scheduler().summary)
         # median would have saved 41% (95 % interval: 32% to 50%) of the training of 7 experiments and lost 1% ...

@@ -1,4 +1,4 @@
-"""The result of `tuner.run`: the experiment as the database has it."""
+"""The result of `tuner.run`, read from the database or from a service."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ class TrialResult:
     id: str
     number: int
     state: TrialState
-    config: Mapping[str, Any]  # the present one
+    config: Mapping[str, Any]  # the current configuration
     iterations: int
     metrics: Mapping[str, float]  # the newest value of each metric
-    best_value: float | None  # the best report within the constraints; the best of all if none is
-    best_iteration: int | None  # of that report
-    best_config: Mapping[str, Any]  # the configuration that led to it: under PBT, `config` may be a later one
+    # of the best report that satisfies the constraints; of the best report of all if none does
+    best_value: float | None
+    best_iteration: int | None  # training_iteration of that report
+    best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one
     feasible: bool | None  # whether its result satisfies the constraints; None if there are none, or no report
     last_value: float | None
     reason: str
-    error: str | None  # one line: which rank, where, what
+    error: str | None  # one line: which rank failed, where, and why
     traceback: str = field(default="", repr=False)  # the traceback of the rank that failed
-    log_tail: str = field(default="", repr=False)  # its last lines of output
+    log_tail: str = field(default="", repr=False)  # the last lines that this rank printed
     notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
     checkpoint: Checkpoint | None = field(
         repr=False
-    )  # its newest one; result.best_checkpoint has the one of the best value
+    )  # its newest checkpoint; result.best_checkpoint is the one of the best value
     history: list[dict[str, float]] = field(repr=False)
     """One dict a report: its metrics, training_iteration, segment, time, and the `step` that came with it, if any."""
     COLUMNS: ClassVar[notebook.Columns] = (
@@ -95,7 +96,7 @@ class TrialResult:
         raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
 
 
-_OF_A_TRIAL = {  # names of Ray Tune's and Optuna's results that are different here
+_OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
     "metrics_dataframe": "history, or result.dataframe(history=True)",
     "params": "config",
     "path": "checkpoint.path; the logs are beside the database",
@@ -108,7 +109,7 @@ _OF_A_RESULT = {
     "best_trials": "pareto_front()",
     "checkpoint": "best_checkpoint",
     "config": "best_config",
-    "experiment_path": "best_checkpoint.path, or what was said as storage",
+    "experiment_path": "best_checkpoint.path, or the storage that you passed",
     "get_best_checkpoint": "best_checkpoint",
     "get_best_config": "best_config",
     "get_best_result": "best_trial, best_config, best_value and best_checkpoint",
@@ -127,7 +128,7 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
 
 
 class More(Protocol):
-    """Runs more trials of the experiment of a result. See `Result.add`."""
+    """Runs more trials of a result's experiment. See `Result.add`."""
 
     def __call__(self, num_samples: int | None, verbose: int) -> Result: ...
 
@@ -143,7 +144,7 @@ class Found:
     histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
-    more: More | None = None  # a function that runs more trials of it
+    more: More | None = None  # runs more trials of the experiment
 
 
 class Result:
@@ -156,9 +157,9 @@ class Result:
         best_value: the value of that report.
         best_config: the configuration that led to it.
         best_checkpoint: its checkpoint.
-        best_finished: the trial that was trained to its end (to max_t, or until its function returned) with the best last value.
-            None if no trial was.
-        best_finished_value: that value.
+        best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
+            best last value. None if no trial reached its end.
+        best_finished_value: its last value.
         errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note. Ray Tune's
             ResultGrid has the same.
         num_errors: how many there are.
@@ -200,12 +201,12 @@ class Result:
 
     @classmethod
     def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
-        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment.
+        """Read the result of an experiment from a database. Raise NotFound if there is no such experiment.
 
         Args:
             store: the database.
             experiment_id: ``exp_...``.
-            more: runs more trials of it.
+            more: a function that runs more trials of the experiment.
         """
         record = store.experiments.get(experiment_id)
         code = store.code.get(record.spec.code) if record.spec.code else None
@@ -225,7 +226,7 @@ class Result:
 
     @property
     def best(self) -> TrialResult:
-        """The best trial, as `best_trial`.
+        """The best trial, like `best_trial`, but never None.
 
         Raises:
             TrialError: there is none. The message says why; the cause is the error of the first trial that failed.
@@ -241,13 +242,13 @@ class Result:
         return self
 
     def add(self, num_samples: int | None = None, *, verbose: int = 1) -> Result:
-        """Run more trials of this search, wait until they have ended, and return the whole result. This one stays as it is.
+        """Run more trials of this search, wait until they have ended, and return the whole result. This object does not change.
 
         The searcher and the scheduler continue with all results so far. The function is the one that was given to `tuner.run`.
 
         Args:
-            num_samples: how many trials to add; of a grid, how many more times to run it. None adds none, for a search that
-                failed or was cancelled before its last trial.
+            num_samples: how many trials to add; for a grid, how many more times to run it. None adds no trials, and
+                only finishes a search that failed or was cancelled before its last trial.
             verbose: as for `tuner.run`.
 
         Raises:
@@ -260,10 +261,11 @@ class Result:
         return self._more(num_samples, verbose)
 
     def pareto_front(self) -> list[TrialResult]:
-        """Return the trials that no other trial is better than: those of the first non-dominated front, by number.
+        """Return the trials of the Pareto front, by number. No other trial is as good in all objectives and better in one.
 
-        What counts of a trial are the newest values of all objectives, as the searchers count them. Trials that lack one, or
-        that violate the constraints, are left out. With one objective it is the best trial, or several that are equally good.
+        A trial is compared by its newest value of each objective, as in the searchers. Trials that lack a value or
+        violate the constraints are left out. With one objective, the front is the best trial, or several that are
+        equally good.
         """
         known = [(trial, self._scores(trial.metrics)) for trial in self.trials if self._keeps(trial.metrics)]
         complete = [(trial, scores) for trial, scores in known if scores is not None]
@@ -271,10 +273,10 @@ class Result:
         return [complete[i][0] for front in first for i in front]
 
     def hypervolume(self, reference: Mapping[str, float]) -> list[tuple[float, float]]:
-        """Return how the hypervolume grew: (seconds since the first report, volume) at each report that enlarged it.
+        """Return (seconds since the first report, hypervolume) for each report that enlarged the hypervolume.
 
-        The volume is that of the values which some report so far is at least as good as, as far as they are better than the
-        reference. A trial counts with all of its reports that satisfy the constraints.
+        The hypervolume is the volume of the region between the reference and the Pareto front of all reports so far.
+        All reports that satisfy the constraints count.
 
         Args:
             reference: for each objective a value that is worse than any of interest, such as ``{"loss": 1.0, "size": 10}``.
@@ -316,10 +318,10 @@ class Result:
         return all(constraint.excess(metrics) <= 0 for constraint in self._constraints)
 
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
-        """Return the configurations that led to the best checkpoint, or to the end of a trial, oldest first.
+        """Return the schedule of configurations that led to the best checkpoint, or to the end of a trial, oldest first.
 
-        Unless the search changed configurations on the way, as PBT does, there is one. Train with these changes at these
-        iterations to repeat what the search found. The list is empty if nothing was trained.
+        The list has one item, unless the search changed configurations during training, as PBT does. To repeat the best
+        training, change the configuration at these iterations. The list is empty if nothing was trained.
 
         Args:
             trial: the number of a trial. None for the best checkpoint.
@@ -343,9 +345,9 @@ class Result:
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """Return a row for each trial, or with `history` for each report, with configurations in columns ``config/lr``.
+        """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``.
 
-        If the search has constraints, the column `feasible` says whether the trial, or the report, satisfies them.
+        If the search has constraints, the column `feasible` tells whether the trial or report satisfies them.
         """
         import pandas as pd  # takes a second to load
 
@@ -363,7 +365,7 @@ class Result:
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
-        """Return the reports with the field `feasible`, which follows from the newest value of each metric."""
+        """Return the reports with the field `feasible`, computed from the newest value of each metric at that report."""
         if not self._constraints:
             return list(history)
         newest: dict[str, float] = {}
@@ -492,7 +494,7 @@ def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
 
 
 def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the configuration that the function got, with the parameters that it asked for itself."""
+    """Return the configuration that the function got, including parameters that it drew while it ran (define-by-run)."""
     return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 
 
@@ -533,8 +535,8 @@ def _fetch(uri: str, node: str, target: str) -> None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         raise CheckpointError(
-            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, which only a "
-            "process connected to that Ray can read"
+            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, "
+            "which can be read only from a process that is connected to that Ray cluster"
         )
     from tuner.trials.checkpoints import transfer  # loads Ray
 

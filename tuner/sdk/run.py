@@ -91,20 +91,20 @@ def run(
     Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to end at once.
 
     Args:
-        trainable: a function that every rank calls as ``trainable(config)``, with torch.distributed set up, and that calls
-            `tuner.report`; or "module:name" of one. Functions are pickled by value, so those of notebooks and scripts work.
-            Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
-            `TorchTrainer` objects.
-        space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
+        trainable: a function that calls `tuner.report`, or its name as "module:name". Every rank calls it as
+            ``trainable(config)`` after torch.distributed was set up. Functions are pickled by value, so those of
+            notebooks and scripts work. Classes with `setup` and `step` work, and so does code written for Ray:
+            functions, `tune.Trainable` classes, `TorchTrainer` objects.
+        space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work
             too. None if there is nothing to search.
         metric: the reported metric to search by, or a list of metrics for several objectives.
         mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
             Tune has them.
         num_samples: trials to start. None starts as many as `time_budget_s` allows, or 100 without a time budget. A grid is
             run this many times.
-        scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the one that does best
-            in the benchmarks for an experiment like this; the first lines of its log name it and say why.
-            ``tuner.FIFOScheduler()`` stops nothing.
+        scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the scheduler that
+            did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
+            why. ``tuner.FIFOScheduler()`` stops nothing.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
         num_workers: ranks of each trial.
         use_gpu: give each rank a GPU.
@@ -119,42 +119,44 @@ def run(
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
             `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
             error: limit those by `num_samples`.
-        gpu_hours: GPU hours that all trials together may use. Then the trials end at their next report, or after
-            `stop_grace_s`. The time from a trial's start to its end counts, for every GPU that its ranks hold.
+        gpu_hours: GPU hours that all trials together may use. When they are used up, the trials end at their next
+            report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
-        placement_timeout_s: seconds to wait for room once it is the trial's turn; longer is a system failure.
+        placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait counts as a system
+            failure.
         hang_timeout_s: seconds without a report after which a trial counts as hung. None: never.
-        stop_grace_s: seconds that a rank has to leave training before its group is killed.
+        stop_grace_s: seconds that a rank has to leave the training function before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
         project: project of the experiment. A service can limit tokens to one project; here it is a label.
-        priority: experiments of a higher priority get room on the cluster first. It matters on a service that runs
-            several experiments.
+        priority: experiments of a higher priority get resources first. It matters on a service that runs several
+            experiments.
         weight: share of the cluster relative to other experiments of the same priority.
-        max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
+        max_t: value of `time_attr` at which a trial is complete. Schedulers use both unless they have their own.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
-        warm_start: earlier experiments to learn from: "auto" for those of this home that have the same metric and parameters,
-            or a list of their ids or names. The first configurations cover what was good there, and the model of
-            the default scheduler follows them as far as they have predicted this search so far.
+        warm_start: earlier experiments to learn from: "auto" for those of this home with the same metric and
+            parameters, or a list of ids or names. The first configurations are like the best ones there. The default
+            scheduler's model also uses them, and trusts them as far as they have predicted this search so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
-            "at_end": True, "interval_s": 60}``. Functions passed to `tuner.report` are called then, and whenever the
-            scheduler needs a checkpoint or the objective has a new best value.
-        scope: which value of a trial counts: "all", its best report, or "last", its last one.
+            "at_end": True, "interval_s": 60}``. The function passed as `checkpoint` to `tuner.report` is called only
+            then, and when the scheduler needs a checkpoint or the objective has a new best value.
+        scope: which value of a trial counts: "all" for its best report, "last" for its last one.
         runtime_env: Ray's runtime environment of the ranks.
         executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
-            "local" for trials of one worker that ask for CPUs only, as long as the script does not use Ray otherwise.
+            "local" if trials have one worker and need only CPUs, and the script does not use Ray; else "ray".
             "agents" is for experiments that are created at a service.
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
-            machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
-            calls `tuner.shutdown()`.
-        address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. TUNER_TOKEN has the
-            token. The function is sent by value, and only the service's workers unpickle it. None: run on Ray from here.
+            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next
+            call starts at once.
+        address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. The token
+            comes from TUNER_TOKEN. The function is sent by value, and only the service's workers unpickle it. None: run
+            from this process.
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
@@ -168,7 +170,7 @@ def run(
     Raises:
         SpecError: an argument is wrong. Nothing was started.
         ClusterUnreachable: Ray could not be reached or started.
-        ServiceError: the service at `address` could not be reached, or refuses this.
+        ServiceError: the service at `address` could not be reached, or refused the request.
     """
     return _search(adapted(run, dict(locals())))
 
@@ -218,16 +220,18 @@ def _search(given: Mapping[str, Any]) -> Result:
 def _check_required(given: Mapping[str, Any]) -> None:
     meanings = {
         "metric": "the name of the reported value to search by",
-        "mode": "'min' or 'max', which of its values is best",
+        "mode": "'min' or 'max': whether lower or higher values are better",
     }
     if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:
         raise SpecError(missing)
     if given["address"] is not None and given["ray_address"] is not None:
-        raise SpecError("expected address, of a service, or ray_address, of a Ray cluster, got both", "/address")
+        raise SpecError(
+            "expected either address (of a service) or ray_address (of a Ray cluster), got both", "/address"
+        )
 
 
 def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
-    """Return the spec as JSON. Arguments that have the name of an option become that option."""
+    """Return the spec as JSON. An argument with the name of an option becomes that option."""
     trainable, metric, mode = given["trainable"], given["metric"], given["mode"]
     entrypoint = trainable if isinstance(trainable, str) else None
     changed = {
@@ -251,7 +255,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 
 def _earlier(warm_start: Any) -> Any:
-    """Return `warm_start` as a spec has it: results become the ids of their experiments."""
+    """Return `warm_start` in the form of a spec: results are replaced by the ids of their experiments."""
     if warm_start is None or warm_start == "auto":
         return warm_start
     if isinstance(warm_start, str):
@@ -268,10 +272,10 @@ def resume(
     callbacks: Sequence[Any] | None = None,
     verbose: int = 1,
 ) -> Result:
-    """Continue an experiment that is paused, or whose driver is gone, and wait until it has ended.
+    """Continue an experiment that is paused or whose driver is gone, and wait until it has ended.
 
-    Every trial continues from its last committed checkpoint. If a running service has the experiment, or takes it first, this
-    call follows it.
+    Every trial continues from its last committed checkpoint. If a running service drives the experiment, this call only
+    follows it.
 
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other has it.
@@ -290,7 +294,7 @@ def resume(
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         if record.source == "study":
             raise Conflict(
-                f"{record.public_id} is a study, whose trials a script runs: continue it with tuner.create_study"
+                f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, False, observers)
@@ -299,14 +303,14 @@ def resume(
 def read_result(
     store: Store, experiment_id: str, ray_address: str | None = None, callbacks: Sequence[Any] = ()
 ) -> Result:
-    """Return what this database knows about an experiment, ready to run more of it."""
+    """Read the result of an experiment from this database. Its `add` can run more trials."""
     return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks))
 
 
 def _add(
     experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
 ) -> Result:
-    """Run more trials of an experiment of this home. If a running service has the experiment, follow it."""
+    """Run more trials of an experiment of this home. If a running service drives it, follow it."""
     settings = Settings.from_env()
     with _store(settings) as store:
         continue_experiment(store, experiment_id, num_samples)
@@ -316,7 +320,7 @@ def _add(
 
 
 def _brings_code(store: Store, spec: Spec) -> bool:
-    """Return True if the driver host has to load code of the user, so that no other experiment should use that host."""
+    """Return True if the driver host has to load code of the user. Such a host should serve no other experiment."""
     code = store.code.get(spec.code) if spec.code is not None else None
     parts = (spec.scheduler, spec.search, spec.stop)
     return bool(code and (code.parts_blob or code.space_blob)) or any(names_code(part) for part in parts)
@@ -327,7 +331,7 @@ LARGE_BYTES = 50_000_000
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
-    """Warn of large data that are pickled with the function. They are stored in the database once per experiment."""
+    """Warn if large data are pickled with the function, since they are stored in the database once per experiment."""
     size = len(code.blob or b"")
     if size <= LARGE_BYTES:
         return
@@ -339,15 +343,16 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
     large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
     which = f" (most of it is {', '.join(large)})" if large else ""
     warnings.warn(
-        f"the training function is {size / 1e6:.0f} MB when pickled{which}, all of which goes into the database; pass large "
-        "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
+        f"the training function is {size / 1e6:.0f} MB when pickled{which}, and is stored in the database; pass large "
+        "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them "
+        "among ranks",
         UserWarning,
         stacklevel=above_this_package(),
     )
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
-    """Warn of lists in a space without choices: such a list was most likely meant as a choice."""
+    """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
     lists = [
         f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
     ]
@@ -375,7 +380,8 @@ def _drive(
 ) -> Result:
     """Let a driver host run the experiment to its end, and show progress.
 
-    keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
+    keep: whether the next call may use the same host. It may not if the host has imported user code, because that code
+        may change.
     """
     spec = store.experiments.get(experiment_id).spec
     chosen = choose(spec, store.code.get(spec.code) if spec.code else None, ray_address or settings.ray_address)
@@ -440,7 +446,7 @@ def _drive_on_ray(
     if progress.show and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    # These imports load Ray, which takes a second or two. The line above has said so.
+    # These imports load Ray, which takes a second or two. The line above tells the user.
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
 
@@ -472,7 +478,7 @@ def _drive_on_ray(
 def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
-    If a private Ray could never hold one (`alone`), this saves the seconds of starting Ray to find out.
+    With `alone` (a private Ray on this machine), this is found out without starting Ray, which takes seconds.
     """
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
@@ -492,13 +498,13 @@ def _connected() -> bool:
 
 
 def _on_own_ray() -> bool:
-    """Return True if an earlier search has started this process's Ray."""
+    """Return True if this process is connected to a Ray that an earlier search started."""
     kept = sys.modules.get("tuner.driver.hosts.kept")
     return kept is not None and kept.on_own_ray()
 
 
 def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) -> None:
-    """Raise ClusterUnreachable if the host cannot start, in which case another try would not help."""
+    """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
     from tuner.driver.hosts.cluster import DEAD
@@ -517,7 +523,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     """Follow an experiment that a running service drives."""
-    progress.say("another driver, such as that of `tuner serve`, has this experiment; following it")
+    progress.say("another driver, such as that of `tuner serve`, drives this experiment; following it")
     while True:
         record = store.experiments.get(experiment_id)
         pending = {command.command for command in store.commands.pending([record.id])}

@@ -1,4 +1,4 @@
-"""`tuner.load` and `tuner.experiments`: the searches of this home, in any process and at any time after they were started."""
+"""`tuner.load` and `tuner.experiments`: read the searches of this home, from any process."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class ExperimentSummary:
 def load(experiment: str) -> Result:
     """Return the result of an experiment in this home's database, whichever process started it.
 
-    The result is what `tuner.run` returned, or would have: trials, data frame, best trial, best checkpoint. For a running
-    experiment it is what has been found so far. Nothing is started.
+    The result is the one that `tuner.run` returns: trials, data frame, best trial, best checkpoint. For a running
+    experiment it contains what has been found so far. Nothing is started.
 
     Args:
         experiment: ``exp_...``, or the experiment's name if no other has it.

@@ -1,4 +1,4 @@
-"""`tuner.create_study`: ask and tell, for people who run their trials themselves. This needs neither Ray nor a service."""
+"""`tuner.create_study`: ask and tell, for users who run the trials themselves. It needs neither Ray nor a service."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def create_study(
     project: str = "default",
     load_if_exists: bool = True,
 ) -> Study:
-    """Return a study. It proposes configurations and says which trials continue; you train them, wherever and however you like.
+    """Return a study. It proposes configurations and decides which trials continue; you train them, wherever you like.
 
         study = tuner.create_study({"lr": tuner.loguniform(1e-4, 1e-1)}, metric="loss", mode="min", max_t=27, name="by-hand")
         while (trial := study.ask()) is not None:
@@ -65,8 +65,8 @@ def create_study(
                     break
             trial.tell()
 
-    It has the same schedulers, searchers, decision log and page as `tuner.run`, and needs no Ray. It is kept in this home's
-    database: after a restart of the process, the same call continues it.
+    It has the same schedulers, searchers, decision log and web page as `tuner.run`, and does not need Ray. It is stored
+    in this home's database: after a restart of the process, the same call continues it.
 
     Args:
         space: as for `tuner.run`.
@@ -74,26 +74,26 @@ def create_study(
         mode: as for `tuner.run`.
         name: name of the study.
         num_samples: trials to start. None: as many as `time_budget_s` allows, or 100.
-        scheduler: as for `tuner.run`. Schedulers that pause trials, such as the default with `max_t`, hand them out again: save
-            a checkpoint and pass it to `report`, or they start over.
+        scheduler: as for `tuner.run`. Some schedulers, such as the default with `max_t`, pause trials and hand them out
+            again later. Save a checkpoint and pass it to `report`, or such a trial starts from the beginning.
         search_alg: as for `tuner.run`.
         max_t: value of `time_attr` at which a trial is complete.
         stop: as for `tuner.run`.
         points_to_evaluate: configurations to try first.
         warm_start: earlier experiments to learn from, as for `tuner.run`.
-        max_concurrent_trials: how many trials may be asked for before one has ended.
+        max_concurrent_trials: how many trials may train at the same time.
         time_budget_s: running time in seconds after which the study ends.
         budget: training that all trials together may spend, as a number of full trainings.
-        max_failures: how often a trial that failed is handed out again.
+        max_failures: how many times a trial that failed is handed out again.
         seed: studies with the same seed draw the same configurations.
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
         project: project of the experiment.
-        load_if_exists: False to raise Conflict if there is a study of this name.
+        load_if_exists: whether to continue a study of this name. False raises Conflict if there is one.
 
     Raises:
         SpecError: an argument is wrong.
-        Conflict: a study of this name is driven by another process, or has another space, objective or scheduler.
+        Conflict: another process drives a study of this name, or that study has another space, objective or scheduler.
     """
     given = dict(locals())
     mistakes, built = ErrorCollector(), Space({})
@@ -144,7 +144,7 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
 
 
 def _is_to_go_on(store: Store, record: ExperimentRecord) -> bool:
-    """Return whether a user has asked for a study that has ended to run again."""
+    """Return whether a study has ended and a user has asked to run it again."""
     commands = store.commands.pending([record.id])
     return any(command.command == "continue" and command.trial is None for command in commands)
 
@@ -190,7 +190,7 @@ class Study:
         if not record.state.ended or _is_to_go_on(store, record):
             if record.state == "paused":
                 store.commands.add(record.id, "resume", reason="the script goes on with the study")
-            # What users have changed since it was created is in the log.
+            # The log contains the changes that users have made since the study was created.
             core = assemble(record.first_spec, self._space, load_parts(code.parts_blob if code else None))
             self._driver = AskedDriver(store, record, core)
         _OPEN.add(self)
@@ -198,14 +198,14 @@ class Study:
     def ask(self, timeout_s: float = 1.0) -> StudyTrial | None:
         """Return the next trial to train, or None once the study has ended or is paused.
 
-        It may be one that was paused before: then its `iteration` and `checkpoint` say where it goes on.
+        It may be a trial that was paused before. Then continue it from its `iteration` and `checkpoint`.
 
         Args:
-            timeout_s: how long to wait if no trial may start before others have reported. Calls from several threads may wait
-                for each other.
+            timeout_s: how long to wait, in seconds, if no trial may start before others have reported. It is useful if
+                several threads ask.
 
         Raises:
-            Conflict: as many trials as may train at once are asked for and have not ended, or none could start in time.
+            Conflict: `max_concurrent_trials` trials are training already, or no trial could start in time.
         """
         found = self._driver.ask(timeout_s) if self._driver is not None else None
         if found is None or self._driver is None:
@@ -216,7 +216,7 @@ class Study:
         )
 
     def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
-        """End a trial: with its last metrics, or as failed if `error` says what went wrong. Same as `trial.tell`."""
+        """End a trial, like `trial.tell`: with its last metrics, or as failed if there is an `error`."""
         trial.tell(metrics, error)
 
     @property
@@ -229,7 +229,7 @@ class Study:
         return Result.load(self._store, self.id)
 
     def close(self) -> None:
-        """Release the study, so that another process may continue it. That process gets the trials again that have not ended."""
+        """Release the study, so that another process may continue it. `ask` there returns the trials that have not ended."""
         _OPEN.discard(self)
         if self._driver is not None:
             self._driver.close()
@@ -250,12 +250,12 @@ class StudyTrial:
     """A trial to train.
 
     Attributes:
-        number: counts the trials of the study from 0.
+        number: its number in the study, from 0.
         config: its configuration.
-        iteration: how many reports it has made already: 0, or the iteration of `checkpoint`.
-        checkpoint: what was passed to `report` as the checkpoint to go on from; None to start from the beginning.
-        answer: what the newest report was answered: "continue", "pause" or "stop".
-        reason: why, in words.
+        iteration: the number of reports to continue from: 0, or the iteration of `checkpoint`.
+        checkpoint: the checkpoint to continue from, as it was passed to `report`; None to start from the beginning.
+        answer: the answer to the newest report: "continue", "pause" or "stop".
+        reason: the reason for that answer, in words.
     """
 
     def __init__(
@@ -271,20 +271,20 @@ class StudyTrial:
         self.reason = trial.reason
 
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None, step: int | None = None) -> Answer:
-        """Report metrics, and return whether the trial goes on: "continue", "pause" or "stop".
+        """Report metrics, and return "continue", "pause" or "stop".
 
-        After "pause" and "stop" this trial has ended here: ask for the next one. A paused trial may be handed out again later.
-        The report is in the database when this returns.
+        After "pause" or "stop", do not train this trial any further, and ask for the next one. `ask` may return a
+        paused trial again later. The report is in the database when this method returns.
 
         Args:
             metrics: numbers by name, among them the objective.
-            checkpoint: where the trial could go on from: a path, or any text that means something to you. It is kept, and
-                never opened or deleted.
-            step: your own count.
+            checkpoint: a path, or any other text that tells you where to continue the trial. Only the text is stored;
+                the file is never opened or deleted.
+            step: your own step count, if it differs from the number of reports.
 
         Raises:
-            SpecError: the objective is missing and probably misspelt, or this is the last report and none had it. Nothing was
-                reported, and the trial goes on.
+            SpecError: the objective is missing and probably misspelt, or this is the last report and none had it.
+                Nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)
 
@@ -295,10 +295,10 @@ class StudyTrial:
         return self.answer
 
     def tell(self, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
-        """End the trial. It does nothing if a report was answered with "pause" or "stop".
+        """End the trial. Do nothing if a report was answered with "pause" or "stop".
 
         Args:
-            metrics: a last report.
+            metrics: the metrics of a last report.
             error: what went wrong, if it failed.
 
         Raises:

@@ -1,7 +1,7 @@
 """The interface of a searcher, which proposes configurations. The scheduler decides how long each of them trains.
 
 A searcher keeps no state of its own: `suggest` is a function of the seed, the trial's number and the trials so far. So
-the same order of reports gives the same suggestions, also after a restart. Caches, such as an in-memory study, can be
+the same order of reports gives the same suggestions, even after a restart. Caches, such as an in-memory study, can be
 rebuilt.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearcherContext:
-    """The experiment, as its searcher sees it. It is passed to `Searcher.setup` once."""
+    """The experiment as its searcher sees it. It is passed to `Searcher.setup` once."""
 
     space: Space
     objectives: tuple[Objective, ...]
@@ -75,7 +75,7 @@ class Searcher(ABC):
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Adapt to a num_samples that a user has changed. The rest of the context is as in `setup`."""
+        """Adapt to a change of num_samples by a user. The rest of the context is as in `setup`."""
         self.context = context
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Searcher(ABC):
         return ()
 
     def total(self) -> int | None:
-        """Return how many trials there will be if that is known, as for a grid, else `num_samples`."""
+        """Return the total number of trials if it is known, as for a grid, else `num_samples`."""
         return self.context.num_samples
 
 

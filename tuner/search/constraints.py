@@ -12,7 +12,7 @@ from tuner.names import did_you_mean
 from tuner.options import check_number
 from tuner.space.words import escape, show
 
-_UNKNOWN = 1e9  # the excess of a trial that did not report the metric: far from feasible
+_UNKNOWN = 1e9  # the excess of a trial that did not report the metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Constraint:
 
     @property
     def attr(self) -> str:
-        """Return the name under which Optuna's attributes of a trial hold the excess."""
+        """Return the name of the Optuna trial attribute that holds the excess."""
         return f"constraints:{self.metric}:{self.side}"
 
     def excess(self, metrics: Mapping[str, float]) -> float:
@@ -42,7 +42,7 @@ def in_words(constraint: Constraint) -> str:
 
 
 def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """Return the option from which `read` reads these constraints."""
+    """Return the constraints as an option. `read` is the inverse."""
     found: dict[str, dict[str, float]] = {}
     for one in constraints:
         found.setdefault(one.metric, {})[one.side] = one.bound

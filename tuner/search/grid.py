@@ -17,13 +17,12 @@ _MAX_COMBINATIONS = 100_000
 class GridSearch(Proposer):
     """Runs every combination of the `grid_search` parameters, or of the `choice` parameters if the space has no grid.
 
-    The whole grid is run once, then a second time, up to `num_samples` times (once if that is not given). Parameters
-    outside the grid are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` are run first, in
-    addition.
+    The whole grid is run `num_samples` times, one pass after the other (once by default). Parameters outside the grid
+    are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` are run first, in addition to the grid.
 
     Args:
-        choices: True to include `choice` parameters in the grid in any case; False to exclude them. None: include them
-            if the space has no `grid_search`.
+        choices: True to include `choice` parameters in the grid; False to exclude them. None: include them only if the
+            space has no `grid_search`.
     """
 
     TYPE = "grid"

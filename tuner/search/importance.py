@@ -16,7 +16,7 @@ from tuner.search.optuna_samplers.study import direction, distribution, quiet, t
 from tuner.space import Space
 
 MIN_RECORDS = 10
-"""The fewest results for which shares are returned. With fewer, they would be noise."""
+"""The minimum number of results. With fewer, the shares would be noise."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
@@ -32,8 +32,8 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
         records: (flat params, value) of each result. Values that are not finite are left out.
 
     Returns:
-        Nothing ({}) for fewer than `MIN_RECORDS` results, and equal shares if the results do not distinguish the
-            parameters.
+        path -> share; {} for fewer than `MIN_RECORDS` results, and equal shares if the results do not distinguish the
+        parameters.
     """
     finite = [(params, value) for params, value in records if math.isfinite(value)]
     if len(finite) < MIN_RECORDS or not len(space):

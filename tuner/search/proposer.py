@@ -17,7 +17,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 
 
 class Proposer(Searcher):
-    """Base class of our own searchers. A subclass implements `propose`, and keeps its options in attributes of the same names."""
+    """Base class of our own searchers. A subclass implements `propose` and keeps each option in an attribute of the same name."""
 
     #: how many times a proposal that repeats an earlier trial is drawn again
     REDRAWS: ClassVar[int] = 0
@@ -38,8 +38,8 @@ class Proposer(Searcher):
         grids = [p.path for p in context.space.parameters if p.grid]
         if grids and not self.GRIDS:
             message = (
-                f"{self.TYPE} cannot run a grid ({', '.join(grids)}): "
-                "use choice instead of grid_search, or the searcher random or grid"
+                f"{self.TYPE} cannot run a grid ({', '.join(grids)}): use choice instead of grid_search, or the "
+                "searcher random or grid"
             )
             raise SpecError(message, "/search")
         self._cardinality = context.space.cardinality()
@@ -63,7 +63,7 @@ class Proposer(Searcher):
         return self._unrepeated(suggestion, number, trials)
 
     def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
-        """Draw again if the suggestion repeats an earlier trial, up to REDRAWS times. If it still does, add a note."""
+        """Draw again, up to REDRAWS times, if the suggestion repeats an earlier trial. If it still does, add a note."""
         self._seen.sync(trials)
         first = self._seen.first(suggestion.params)
         exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
@@ -81,7 +81,7 @@ class Proposer(Searcher):
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         """Return the configuration of trial `number`, or None if no configuration is left.
 
-        Each `attempt` should give another one, if that is possible.
+        Each `attempt` should give another configuration, if possible.
         """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,13 +96,13 @@ class Proposer(Searcher):
 
 
 class Cache(ABC):
-    """Folds a population into some other form, and starts again if it gets a different population."""
+    """Base of caches that are folded from a population. A cache is rebuilt if it gets a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None
 
     def sync(self, trials: Population) -> None:
-        """Bring everything up to date with `trials`."""
+        """Update the cache with `trials`."""
         if self._of is None or self._of() is not trials:
             self._of = weakref.ref(trials)
             self.clear()
@@ -110,11 +110,11 @@ class Cache(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the cache."""
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Process what is new since the last call."""
+        """Process the changes since the last call."""
 
 
 class _Seen(Cache):
@@ -137,7 +137,7 @@ class _Seen(Cache):
 
 
 def first_params(trial: Trial) -> Mapping[str, Any]:
-    """Return the params with which the trial began. An exploit may have changed `trial.params` since."""
+    """Return the params of the trial at its start. An exploit may have changed `trial.params` since then."""
     return trial.segments[0].params if trial.segments else trial.params
 
 

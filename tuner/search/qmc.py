@@ -16,8 +16,8 @@ _MAX_DIMENSIONS = 21_201  # the size of scipy's table of direction numbers
 class QMCSearch(Proposer):
     """Proposes the points of a scrambled Sobol sequence in the unit cube (Owen 1998), in the order of trials.
 
-    A parameter of a branch that is not chosen leaves its coordinate unused. The best numbers of samples are powers of
-    two.
+    If a branch is not chosen, the coordinates of its parameters are not used. The points cover the space best if
+    num_samples is a power of two.
     """
 
     TYPE = "qmc"

@@ -15,10 +15,11 @@ from tuner.search.proposer import Proposer
 
 
 class RandomSearch(Proposer):
-    """Draws each trial from a random generator keyed by (seed, number), so no draw depends on another one.
+    """Draws each trial with a random generator keyed by (seed, number), so that draws do not depend on each other.
 
-    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the other
-    parameters, as Ray Tune does. In a finite space, it draws a repeated configuration again, a few times.
+    In a space with `grid_search`, it runs every combination of the grids `num_samples` times and draws the other
+    parameters, like Ray Tune. In a finite space, it draws again, a few times, if a configuration repeats an earlier
+    one.
     """
 
     TYPE = "random"

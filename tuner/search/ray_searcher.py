@@ -1,4 +1,4 @@
-"""Use any `ray.tune.search.Searcher`. Ray is not imported here: code that passes such a searcher has imported it."""
+"""Use any `ray.tune.search.Searcher`. Ray is not imported here; code that passes such a searcher has imported it already."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HOME = "ray.tune.search.searcher"
 
 
 class RaySearcher(Proposer):
-    """Asks a searcher of Ray Tune for configurations, and tells it how trials ended.
+    """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    Such a searcher has state of its own. After a restart, a fresh copy is asked and told the same things in
-    the same order, which is stored with each trial. It proposes the same configurations again if it is deterministic,
-    that is, seeded. Give the space to the experiment, not to the searcher. Branches are not supported.
+    Such a searcher has state of its own. The order of asks and tells is stored with each trial, and repeated on a fresh
+    copy after a restart. A deterministic (seeded) searcher then proposes the same configurations again. Give the space
+    to the experiment, not to the searcher. Branches are not supported.
     """
 
     TYPE = "ray"
@@ -81,7 +81,7 @@ class RaySearcher(Proposer):
             raise SpecError(message, "/search") from error
 
     def _try_out(self, context: SearcherContext) -> None:
-        """Ask a copy for one proposal, so that errors show before the search begins."""
+        """Ask a copy for one proposal, so that errors are found before the search begins."""
         probe = _Live(self._pristine, context, 0)
         probe.clear()
         config = probe.ask(0)
@@ -120,7 +120,7 @@ class RaySearcher(Proposer):
 
 
 class _Live(Cache):
-    """The searcher in use, and what it has been told so far."""
+    """The live searcher, and the trials that it has been told of."""
 
     def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()
@@ -132,11 +132,11 @@ class _Live(Cache):
         self._searcher = copy.deepcopy(self._pristine)
         objective = self._task.objectives[0]
         self._searcher.set_search_properties(objective.metric, objective.mode, ray_space(self._task.space))
-        self._asked = 0  # number of proposals it has been asked for
+        self._asked = 0  # number of proposals that it was asked for
         self._told: set[int] = set()
 
     def fold(self, trials: Population) -> None:
-        """Repeat what the searcher was told and asked before a restart."""
+        """Repeat the asks and tells from before a restart."""
         while self._asked in trials:
             trial = trials[self._asked]
             if self._asked >= self._points:
@@ -147,7 +147,7 @@ class _Live(Cache):
             self._asked += 1
 
     def tell(self, trials: Population) -> list[int]:
-        """Tell the searcher of every trial that has ended since the last call. Return their numbers."""
+        """Tell the searcher about every trial that has ended since the last call. Return their numbers."""
         ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
         for number in ended:
             self._tell(trials[number])

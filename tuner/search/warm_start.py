@@ -1,4 +1,4 @@
-"""Results of earlier experiments, from which a model-based searcher learns before its first trial."""
+"""Results of earlier experiments, for a model-based searcher to learn from before its first trial."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def plain(option: Any) -> list[dict[str, Any]]:
     """Return the option as JSON: ``[{"params": {...}, "value": 0.9}, ...]``.
 
     Args:
-        option: such a list, a list of pairs (params, value), or an `optuna.Study`. With several objectives each value
-            is a list, in the order of the objectives.
+        option: a list in the JSON form, a list of pairs (params, value), or an `optuna.Study`. With several objectives,
+            each value is a list in the order of the objectives.
 
     Raises:
         SpecError: the option is wrong. Pointers are below ``/warm_start``.

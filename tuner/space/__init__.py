@@ -1,4 +1,4 @@
-"""Search spaces: primitives with Ray Tune's names, their JSON form, and `Space`, which both are compiled to.
+"""Search spaces: primitives with Ray Tune's names, their JSON form, and `Space`, into which both are compiled.
 
     {"lr": loguniform(1e-4, 1e-1), "model": {"width": choice([16, 32, 64])}, "epochs": 27}
 
@@ -11,8 +11,8 @@ choice is the index of its category. A category may be a space of its own. The p
 only if it is chosen, and their paths include its index: ``optimizer/1/momentum`` is active if ``optimizer`` has index
 1.
 
-The JSON form contains data only. A Python object in a space (a class to choose, a function of `sample_from`) is a
-place-holder in the JSON form, and is stored in `blob()`, which REST cannot send.
+The JSON form contains data only. A Python object in a space (a class to choose, a function of `sample_from`) is
+replaced by a placeholder in the JSON form and stored in `blob()`, which cannot be sent over REST.
 """
 
 from tuner.space.nodes import Opaque

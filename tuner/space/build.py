@@ -16,7 +16,7 @@ from tuner.space.values import is_number, is_scalar, plain_value
 from tuner.space.words import escape, join, show
 
 MAX_DEPTH = 40
-_MAX_EXACT = 2**53  # above this, neighbouring integers are equal as floats
+_MAX_EXACT = 2**53  # above this, neighbouring integers are equal when converted to float
 
 
 class Builder:
@@ -80,7 +80,9 @@ class Builder:
                 return Const(None)
             accepts = accepts_config(func)
             if accepts is None:
-                self.errors.append((pointer, "the function of sample_from must take nothing, or the configuration"))
+                self.errors.append(
+                    (pointer, "the function of sample_from must take no argument or one, the configuration")
+                )
                 return Const(None)
             takes = accepts
         return Function(path, func, takes)
@@ -151,7 +153,7 @@ class Builder:
         if log and lower <= 0:
             message = f"a logarithmic domain needs a lower bound above zero, got {lower:g}"
             if upper < 0:
-                message += "; give the bounds themselves, not their logarithms"
+                message += "; pass the bounds themselves, not their logarithms"
             self.errors.append((f"{pointer}/lower", message))
         elif lower > upper:
             self.errors.append((f"{pointer}/lower", f"the bounds are reversed: {lower:g} is above upper, {upper:g}"))

@@ -20,7 +20,7 @@ from tuner.usercode.pickling import culprits
 class Reader:
     """Turns the JSON form into primitives and constants.
 
-    It reports errors of form. `Builder` reports errors of value.
+    It reports malformed JSON. `Builder` reports wrong values.
     """
 
     def __init__(self, values: list[Any] | None, opaque: bool) -> None:
@@ -156,8 +156,8 @@ class Writer:
 
 
 _RAY_REFERENCE = (
-    "a reference to Ray's object store is no longer valid when that Ray ends: search over a name or a number, and pass the "
-    "objects to the function with tuner.with_parameters"
+    "a reference to Ray's object store becomes invalid when that Ray ends: search over a name or a number, and "
+    "pass the objects to the function with tuner.with_parameters"
 )
 
 
@@ -166,7 +166,7 @@ def _is_ray_reference(value: Any) -> bool:
 
 
 def dump(writer: Writer) -> bytes:
-    """Pickle the writer's values. Raise SpecError, pointing at each that cannot be pickled, with the part that is to blame."""
+    """Pickle the writer's values. Raise SpecError for each value that cannot be pickled, and name the part that cannot."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _is_ray_reference(value)]:

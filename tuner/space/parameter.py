@@ -1,8 +1,8 @@
-"""One dimension of a search space: its values, how they map to the unit interval, and moves that stay inside.
+"""One parameter of a search space: its values, their map to the unit interval, and moves within the domain.
 
-Every value has a place in [0, 1). A discrete value owns an interval of it: an integer or a multiple of q has the
-half-open cell [v - q/2, v + q/2) (on the logarithmic scale if the domain is logarithmic), and a category has an equal
-share. So drawing a value means drawing a uniform number, and `value(unit(v)) == v` for every discrete value.
+Every value is mapped into [0, 1). A discrete value covers an interval: an integer or a multiple of q covers [v - q/2, v
++ q/2) (on the logarithmic scale if the domain is logarithmic), and every category covers an equal share. So drawing a
+value means drawing a uniform number, and `value(unit(v)) == v` for every discrete value.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Parameter:
         kind: float, int, normal or choice.
         type: the primitive as declared, such as "loguniform".
         lower: the lowest value, inclusive.
-        upper: the highest value, inclusive, whatever form the user wrote.
+        upper: the highest value, inclusive, even if the user's form excludes it.
         log: True if values are drawn uniformly on the logarithmic scale.
         step: 1 for integers, or q if it was given. Bounds are multiples of it.
         mean: the mean of a normal.
         sd: the standard deviation of a normal.
-        categories: of a choice; a category that is a space of its own is a `Branch`.
+        categories: the categories of a choice; a category with parameters of its own is a `Branch`.
         ordered: True if neighbouring categories are similar.
         plain: True if the value of a choice is the category itself, a JSON scalar. Otherwise it is the category's
             index.
@@ -90,17 +90,17 @@ class Parameter:
 
     @property
     def labels(self) -> list[Any]:
-        """Return the categories to display: JSON scalars as they are, anything else in words."""
+        """Return the categories for display: JSON scalars unchanged, anything else in words."""
         return list(self.categories) if self.plain else [_shown(category) for category in self.categories]
 
     def readable(self, value: Any) -> Any:
-        """Return a value to display. The index of a category becomes its label."""
+        """Return a value for display, with a label instead of a category index."""
         if self.kind != "choice" or self.plain or not self.contains(value):
             return value
         return self.labels[self.index(value)]
 
     def describe(self) -> dict[str, Any]:
-        """Return what a page needs to draw an axis, as JSON."""
+        """Return the data for drawing an axis on the page, as JSON."""
         about: dict[str, Any] = {"path": self.path, "type": self.type, "kind": self.kind}
         match self.kind:
             case "choice":
@@ -137,7 +137,7 @@ class Parameter:
                 return self.step is None or abs(value - self._snap(value)) <= 1e-9 * max(self.step, abs(value))
 
     def normal_form(self, value: Any) -> Any:
-        """Return a contained value as `sample` would have written it: a plain int, float or category."""
+        """Return a valid value in the form that `sample` produces: a plain int, float or category."""
         match self.kind:
             case "choice":
                 index = self.index(value)
@@ -183,9 +183,9 @@ class Parameter:
     def perturb(self, value: Any, factor: float) -> Any:
         """Return `value` times `factor`, inside the domain.
 
-        A discrete value moves by at least one step, so 2 × 1.2 is 3 and does not stay 2. An ordered choice moves to
-        its neighbour, upwards for a factor above 1. At the edge of the domain both stay. An unordered choice always
-        stays.
+        A discrete value moves by at least one step, so 2 × 1.2 gives 3, not 2. An ordered choice moves to its
+        neighbour, upwards for a factor above 1. At the edge of the domain, neither changes. An unordered choice never
+        changes.
         """
         if factor == 1:
             return self.clip(value)
@@ -201,7 +201,7 @@ class Parameter:
         return moved
 
     def unit(self, value: Any) -> float:
-        """Return the place of a value in [0, 1]. For a discrete value it is the middle of its cell."""
+        """Return the position of a value in [0, 1]. For a discrete value, it is the middle of its interval."""
         match self.kind:
             case "choice":
                 return (self.index(value) + 0.5) / len(self.categories)
@@ -213,7 +213,7 @@ class Parameter:
                 return min(max((place - low) / (high - low), 0.0), 1.0)
 
     def value(self, unit: float) -> Any:
-        """Return the value at a place in [0, 1]."""
+        """Return the value at a position in [0, 1]."""
         unit = min(max(unit, 0.0), 1.0)
         match self.kind:
             case "choice":
@@ -235,7 +235,7 @@ class Parameter:
             return None
 
     def _snap(self, number: float) -> Any:
-        """Return the nearest multiple of the step that lies inside, as a clean decimal: 0.3, not 3 * 0.1."""
+        """Return the nearest multiple of the step within the domain, as a clean decimal: 0.3, not 3 * 0.1."""
         assert self.step is not None
         if self.kind == "int":
             step = int(self.step)
@@ -252,7 +252,7 @@ def multiple_of(step: float, count: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[float, float]:
-    """Return the ends of the whole interval. With a step, they are half a step outside the bounds."""
+    """Return the ends of the interval that is mapped to [0, 1]. With a step, they are half a step outside the bounds."""
     half = (step or 0.0) / 2
     low, high = lower - half, upper + half
     return (math.log(low), math.log(high)) if log else (low, high)

@@ -1,4 +1,4 @@
-"""Check a point that a user gave."""
+"""Check a point from a user."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
 
     Args:
         categories: at least one.
-        ordered: True if neighbouring categories are similar. PBT and models use that. None: True if all categories are
+        ordered: True if neighbouring categories are similar, which PBT and models use. None: True if all categories are
             numbers in ascending order.
     """
     return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))
@@ -119,10 +119,10 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # type -> neede
 
 
 def domain_of(value: Any) -> Any:
-    """Return our form of a value.
+    """Convert a value of Ray Tune or numpy to our form.
 
-    Ray Tune's objects and its ``{"grid_search": [...]}`` become a `Domain`, and numpy's scalars become Python's. Any other
-    value stays as it is.
+    Ray Tune's objects and its ``{"grid_search": [...]}`` become a `Domain`, and numpy's scalars become Python's. Any
+    other value is returned unchanged.
     """
     if isinstance(value, Domain):
         return value

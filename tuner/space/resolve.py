@@ -1,4 +1,4 @@
-"""Turn flat params into the configuration that the user's function gets."""
+"""Convert flat params to the configuration that the user's function gets."""
 
 from __future__ import annotations
 

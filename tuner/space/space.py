@@ -78,7 +78,7 @@ class Space:
         """Return the Python objects that the JSON form refers to, pickled by cloudpickle, or None if there are none.
 
         Raises:
-            SpecError: names the parameters whose objects cannot be pickled, and the part that is to blame.
+            SpecError: names the parameters whose objects cannot be pickled, and the part that cannot.
         """
         writer = Writer()
         writer.mapping(self._source, "/space")
@@ -101,7 +101,7 @@ class Space:
         return f"Space({self._source!r})"
 
     def active(self, params: Mapping[str, Any]) -> list[bool]:
-        """Return, for each of `parameters`, True if it is active under the choices made in `params`."""
+        """Return whether each of `parameters` is active, given the choices in `params`."""
         on: dict[str, bool] = {}
         for p in self.parameters:
             on[p.path] = p.condition is None or (
@@ -162,11 +162,11 @@ class Space:
         return thaw(root)  # type: ignore[no-any-return]
 
     def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
-        """Return a point that a user gave as flat params. It may leave parameters out.
+        """Check a point from a user, and return it as flat params. The point may leave out parameters.
 
-        The point may be nested like a configuration, or flat. If it is complete and valid as flat params, such as
-        those of another trial, it is read as such. Otherwise the value of a choice is read as a category if it equals
-        one, and else as an index.
+        The point may be nested like a configuration, or flat. If it is complete and valid as flat params (such as those
+        of another trial), it is read as flat params. Otherwise the value of a choice is read as a category if it equals
+        one, else as an index.
 
         Raises:
             SpecError: lists values that are unknown, outside their domain, or of a branch that is not chosen.
@@ -209,7 +209,7 @@ class Space:
         return any(p.grid for p in self.parameters)
 
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return every combination of the grids (and of the choices, if `choices`) as flat params without other parameters.
+        """Return every combination of the grids (with `choices`, of the choices too) as flat params, without other parameters.
 
         The parameter declared first varies slowest. If there is no grid, there is one empty combination. At most
         `limit` combinations are returned.
@@ -230,7 +230,7 @@ class Space:
         yield params
 
     def readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return flat params to display: the index of a category is replaced by its label."""
+        """Return flat params for display, with labels instead of category indices."""
         known = self._by_path
         return {path: known[path].readable(value) if path in known else value for path, value in params.items()}
 
@@ -239,5 +239,5 @@ class Space:
         return {p.path: p.labels for p in self.parameters if p.kind == "choice" and not p.plain}
 
     def cardinality(self) -> int | None:
-        """Return the number of different params, or None if it is unlimited."""
+        """Return the number of different configurations, or None if it is unlimited."""
         return count(self._root)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def listed(values: Any) -> Any:
-    """Return a list of the values, so that they can be read twice. Anything that is not a series of values stays as it is."""
+    """Return an iterable of values as a list, so that it can be read twice. Return anything else unchanged."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     return list(values)
@@ -24,7 +24,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a float of a subclass, such as numpy's, as a plain float."""
+    """Convert an instance of a subclass of float, such as numpy's, to a plain float."""
     return float(value) if isinstance(value, float) else value
 
 
@@ -44,7 +44,7 @@ def is_whole(value: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if both are equal and neither is a bool that stands for a number."""
+    """Return True if both are equal; a bool is never equal to a number."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if a is b:

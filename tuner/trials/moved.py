@@ -1,9 +1,9 @@
-"""Import modules that have moved by their old names, for the sake of old pickles.
+"""Keep the old names of moved modules importable, for old pickles.
 
-Databases and files contain pickles of training functions, searchers and checkpoints. A pickle refers to what it uses
-by module and name: a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. When a module
-moves, its old name must therefore still be importable. This module tells Python's import system which present module
-has which old names. It works for all pickles, including nested ones and those that Ray loads.
+Databases and files contain pickles of training functions, searchers and checkpoints. A pickle refers to objects by
+module and name: a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. So when a module
+moves, its old name must stay importable. This module maps old names to current modules in Python's import system. It
+works for all pickles, including nested ones and those that Ray loads.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
-"""Old name -> present name. If a package has the old name of a module, its `__getattr__` is made by `names_of`."""
+"""Old name -> current name. If a package now has the old name of a module, `names_of` makes its `__getattr__`."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Imports the present module when an old name is imported; `sys.modules` then has it under both names."""
+    """Imports the current module when an old name is imported. `sys.modules` then has it under both names."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
@@ -77,7 +77,7 @@ def install() -> None:
 def names_of(package: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for a package that has the old name of a module.
 
-    It looks the name up in the present module.
+    It looks up the name in the current module.
     """
 
     def getattribute(name: str) -> Any:

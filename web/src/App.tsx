@@ -14,6 +14,7 @@ import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/KeyHelp";
+import { Unbroken } from "./pages/NotFoundPage";
 import { SignedIn, SignOut } from "./parts/SignIn";
 
 export function App() {
@@ -41,7 +42,9 @@ export function App() {
       <KeyHelp />
       <main id="main" className={classes.main}>
         <SignedIn>
-          <Outlet />
+          <Unbroken>
+            <Outlet />
+          </Unbroken>
         </SignedIn>
       </main>
     </>
@@ -124,7 +127,7 @@ function DownBanner() {
     <div role="alert" className={classes.down}>
       <Group justify="space-between" gap="sm">
         <span>
-          <b>The service does not answer.</b> What you see may be out of date; trials that run are not affected. Is{" "}
+          <b>The service does not answer.</b> This page may be out of date; running trials are not affected. Is{" "}
           <code>tuner serve</code> running?
         </span>
         <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>

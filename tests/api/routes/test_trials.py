@@ -188,7 +188,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
     answer = await client.get(url)
     assert (answer.status_code, len(asked)) == (409, 2)
-    assert "is stopped and has no ranks" in answer.json()["detail"]
+    assert "is stopped, so it has no running ranks" in answer.json()["detail"]
 
 
 async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -30,14 +30,16 @@ def search(seconds: float, **more: Any) -> Simulation:
 
 
 def said(done: Simulation) -> list[str]:
-    return [d.reason for d in done.decisions if isinstance(d, Note) and "as much again" in d.reason]
+    return [d.reason for d in done.decisions if isinstance(d, Note) and "the same amount of training again" in d.reason]
 
 
 def test_a_note_comes_each_time_the_hours_have_doubled() -> None:
     notes = said(search(120.0))  # 300 reports of two minutes: ten hours
     assert [note.split(" hours")[0] for note in notes] == ["after 1", "after 2", "after 4", "after 8"]
     assert all(
-        "hours of training, of all trials together: as much again is expected to improve loss by" in n for n in notes
+        "hours of training, of all trials together: the same amount of training again is expected to improve "
+        "loss by" in n
+        for n in notes
     )
     assert said(search(10.0)) == [], "50 minutes"
 
@@ -55,7 +57,8 @@ def test_the_figures_are_those_of_the_forecast() -> None:
     words = outlook.in_words()
     assert words is not None
     assert words.startswith(
-        f"after 1.08 hours of training, of all trials together: as much again is expected to improve m by {gain.mean:.3g}"
+        "after 1.08 hours of training, of all trials together: the same amount of training again is expected to "
+        f"improve m by {gain.mean:.3g}"
     )
     assert words.endswith(f"by at most {gain.high:.3g}; the chance of any improvement is {gain.chance:.0%}")
     outlook.reported(1.0, 0.6)
@@ -84,7 +87,11 @@ def test_a_driver_that_takes_over_repeats_no_note() -> None:
     for time, loss in ((1000.0, 3.0), (2000.0, 2.0), (4000.0, 1.0)):
         bench.now = time
         bench.reported(0, loss)
-    notes = [entry for _, entry in bench.log if isinstance(entry, Note) and "as much again" in entry.reason]
+    notes = [
+        entry
+        for _, entry in bench.log
+        if isinstance(entry, Note) and "the same amount of training again" in entry.reason
+    ]
     assert len(notes) == 1
     after = assemble(bench.spec, Space.from_json(bench.spec.space))
     for seq, entry in bench.log:

@@ -90,7 +90,7 @@ def test_only_reports_within_the_constraints_count() -> None:
     bench.reported(0, 0.1, size=1.0, checkpoint=True)
     assert bench.core.best_trial() is None
     assert bench.core.summary()["best"] == {
-        "why": "no trial meets the constraints (size at most 0.25): the nearest, trial 0, has size = 1"
+        "why": "no trial satisfies the constraints (size at most 0.25): the nearest one, trial 0, has size = 1"
     }
     bench.reported(1, 0.5, size=0.2, checkpoint=True)
     bench.reported(1, 0.4, size=0.3, checkpoint=True)
@@ -160,11 +160,11 @@ def nothing_but(value: float, **options: Any) -> Simulation:
 def test_a_search_of_nothing_but_nan_says_so() -> None:
     found = nothing_but(math.nan, scheduler="fifo")
     assert (found.state, found.best_trial) == (ExperimentState.COMPLETED, None)
-    assert found.error == ("no trial reported a finite 'loss': 4 trials reported NaN or infinity, first at iteration 1")
+    assert found.error == "no trial reported a finite 'loss': 4 trials reported NaN or infinity, first at iteration 1"
 
 
 def test_a_search_that_keeps_within_no_constraint_says_so() -> None:
     found = nothing_but(1.0, scheduler="fifo", search_alg=TPESearch(constraints={"size": {"max": 0.25}}))
     assert (found.best_trial, found.best_value, found.best_config, found.best_finished) == (None, None, None, None)
     assert found.error is not None
-    assert found.error.startswith("no trial meets the constraints (size at most 0.25): the nearest, trial ")
+    assert found.error.startswith("no trial satisfies the constraints (size at most 0.25): the nearest one, trial ")

@@ -16,7 +16,7 @@ from tuner.driver.core.actions import Ask
 
 
 def enqueued(bench: Bench, *points: dict[str, Any]) -> Effects:
-    return bench.feed(e.Enqueued(time=bench.tick(), points=points, reason="asked for by a user"))
+    return bench.feed(e.Enqueued(time=bench.tick(), points=points, reason="enqueued by a user"))
 
 
 def to_the_end(bench: Bench, reports: int) -> None:

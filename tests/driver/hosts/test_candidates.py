@@ -41,14 +41,14 @@ def test_experiments_of_the_service_are_driven_and_those_of_scripts_offered_once
     again = candidates.find(NOW, busy=[posted.id], outage=False, adopt=False)
     assert (again.to_drive, again.to_offer) == ([], [])
     sqlite_store.commands.add(left.id, "cancel", reason="by a user")
-    assert to_drive(candidates, busy=posted.id) == {left.id: "it is to be cancelled"}
+    assert to_drive(candidates, busy=posted.id) == {left.id: "a user has cancelled it"}
 
 
 def test_a_service_that_adopts_drives_what_scripts_left_behind(candidates: Candidates, sqlite_store: Store) -> None:
     left = create(sqlite_store, "python")
     create(sqlite_store, "study")
     create(sqlite_store, "python", age=1.0)
-    why = "its script is gone, and this service adopts such experiments (adopt)"
+    why = "its script has ended, and this service adopts such experiments (adopt)"
     assert to_drive(candidates, adopt=True) == {left.id: why}
 
 

@@ -532,7 +532,7 @@ async def test_a_stop_function_that_blocks_delays_no_other_experiment(
     ("function", "says"),
     [
         ("misspelt", "stop raised KeyError: 'los'; the metrics were 'accuracy'"),
-        ("ends_its_process", "stop raised RuntimeError: the function ends its process, with exit code 3"),
+        ("ends_its_process", "stop raised RuntimeError: the function ended its process, with exit code 3"),
         ("hangs_for_the_first", "stop raised TimeoutError: the function took longer than 0.3 s"),
     ],
 )

@@ -90,7 +90,7 @@ async def test_one_that_ends_its_process_once_is_asked_again(judge_of: Make) -> 
 
 async def test_one_that_always_ends_its_process_is_an_error(judge_of: Make) -> None:
     [answer] = await ask(judge_of(named("ends_its_process")))
-    assert answer["text"] == "the function ends its process, with exit code 3"
+    assert answer["text"] == "the function ended its process, with exit code 3"
 
 
 async def test_one_that_cannot_be_imported_is_an_error(judge_of: Make) -> None:

@@ -70,7 +70,7 @@ def test_nodes_groups_and_what_waits() -> None:
         since=6.0,
         priority=10,
         reserved=False,
-        reason="waits for room",
+        reason="waits for resources",
     )
     found = overview(
         NODES,

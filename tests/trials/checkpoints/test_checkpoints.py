@@ -94,7 +94,9 @@ def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str) -> None:
             where.beside(".manifest.json").write(json.dumps({"files": {}, "about": {}}).encode())
             words = "its manifest does not match its marker"
     checkpoint = Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3))
-    with pytest.raises(CheckpointLost, match=f"checkpoint ckp of iteration 3: the checkpoint at .* is torn: {words}"):
+    with pytest.raises(
+        CheckpointLost, match=f"checkpoint ckp of iteration 3: the checkpoint at .* is damaged: {words}"
+    ):
         checkpoint.to_directory(tmp_path / "copy")
     with pytest.raises(CheckpointError, match=words) as raised:
         Checkpoint(uri).to_directory(tmp_path / "another copy")

@@ -218,7 +218,7 @@ def test_helpers_of_optuna_keep_what_they_keep_with_the_trial(driver: Driver, tm
     name = upload_artifact(artifact_store=store, file_path=str(tmp_path / "plot.txt"), study_or_trial=t)
     assert (tmp_path / name).read_text() == "a picture"
     assert json.loads(driver.notes[f"artifacts:{name}"])["filename"] == "plot.txt"
-    with pytest.raises(AttributeError, match=r"no storage of Optuna's here, and so no get_trial: trials are kept by"):
+    with pytest.raises(AttributeError, match=r"no Optuna storage here, so there is no get_trial: tuner.run stores"):
         t.storage.get_trial(0)
 
 

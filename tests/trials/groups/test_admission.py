@@ -81,8 +81,8 @@ def test_those_that_wait_are_listed_with_what_they_wait_for(tmp_path: Path, loop
     assert [one.priority for one in waiting] == [0, 10, 0]
     assert [one.reason for one in waiting] == [
         "waits for Ray to place a worker with 1 CPU",
-        "waits for room for a worker with 1 CPU, which 2 other experiments share",
-        "waits for room for a worker with 1 CPU, which 2 other experiments share",
+        "waits for a worker with 1 CPU, which 2 other experiments share",
+        "waits for a worker with 1 CPU, which 2 other experiments share",
     ]
     admitted.placed.set()
     assert found.waiting()[0].reason == "its processes are being started"
@@ -97,7 +97,7 @@ def test_a_group_that_waits_for_long_gets_a_reservation(tmp_path: Path, loop: as
     enqueue(found, asking_for(1, tmp_path, experiment_id="large"), loop, waited_s=31.0)
     small = enqueue(found, asking_for(0.5, tmp_path, experiment_id="small"), loop)
     assert found.next(now, []) is None, "half of the CPU is free, and kept for the large one"
-    assert found.why(small) == "waits until a worker with 1 CPU, asked for earlier, has found room"
+    assert found.why(small) == "waits until an earlier request for a worker with 1 CPU is placed"
     assert [one.reserved for one in found.waiting() if one.experiment == "large"] == [True]
 
 

@@ -18,7 +18,7 @@ class Preempted(Exception):
 @pytest.mark.parametrize(
     ("error", "found", "kind", "cause", "words"),
     [
-        (Exception(CRASH), Findings(), "user", "signal", "leaves no trace, most likely SIGKILL"),
+        (Exception(CRASH), Findings(), "user", "signal", "left no trace, most likely SIGKILL"),
         (Exception(CRASH), Findings(oom_kills=6), "user", "oom", "killed by the kernel because memory ran out"),
         (
             Exception(CRASH),
@@ -99,7 +99,7 @@ def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> N
         ([5], ""),
         ([0, 0], ""),
         ([5, 6, 5, 0], "rank 0 5, rank 1 6, rank 3 0; every rank must call tuner.report equally often"),
-        ([2] + [1] * 12, "rank 8 1 and 4 more ranks that differ; every rank"),
+        ([2] + [1] * 12, "rank 8 1 and 4 more ranks with other counts; every rank"),
     ],
 )
 def test_ranks_that_report_more_or_less_often_than_rank_0(counts: list[int], says: str) -> None:

@@ -268,8 +268,8 @@ def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> N
     ("scaling", "reason"),
     [
         ({"num_workers": 2}, "its trials are one process each, and num_workers is 2"),
-        ({"use_gpu": True}, "it gives trials only CPUs, and GPU is asked for"),
-        ({"resources_per_worker": {"CPU": 3}}, "3 CPU are asked for, and this machine has 2"),
+        ({"use_gpu": True}, "it gives trials only CPUs, but GPU is requested"),
+        ({"resources_per_worker": {"CPU": 3}}, "3 CPU are requested, but this machine has 2"),
     ],
 )
 def test_what_can_never_run_is_refused(local_bench: LocalBench, scaling: dict[str, Any], reason: str) -> None:

@@ -162,7 +162,7 @@ def test_waiting_says_for_what_and_idle_groups_make_room(bench: Bench) -> None:
     waiting = bench.begin(patient)
     while not bench.waits():  # the time during which it is not its turn does not count
         assert not ray.wait([waiting], timeout=0.05)[0]
-    assert bench.waits()[-1] == "waits for room for a worker with 0.5 CPU"
+    assert bench.waits()[-1] == "waits for a worker with 0.5 CPU"
     for launch in held:
         ray.get(bench.host.interrupt.remote(launch.segment_id, "cancel"))
     assert {outcome.kind for outcome in ray.get(running, timeout=60)} == {"left"}

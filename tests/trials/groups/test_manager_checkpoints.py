@@ -125,7 +125,7 @@ def test_a_torn_checkpoint_fails_the_segment_in_words(bench: Bench) -> None:
     assert failure is not None
     assert (failure.kind, failure.cause) == ("system", "checkpoint_lost")
     assert failure.message.startswith(f"CheckpointLost: checkpoint {info.id} of iteration 2: ")
-    assert "is torn: rank1.pt has 0 bytes instead of" in failure.message
+    assert "is damaged: rank1.pt has 0 bytes instead of" in failure.message
 
 
 def test_a_missing_checkpoint_fails_the_segment_in_words(bench: Bench) -> None:

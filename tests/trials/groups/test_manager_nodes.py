@@ -131,7 +131,7 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     impossible = bench.launch(where, 3, scaling=SPREAD)
     failure = bench.run(impossible).failure
     assert failure is not None
-    assert "STRICT_SPREAD asks for 3 nodes with 0.5 CPU each; there are 2" in failure.message
+    assert "STRICT_SPREAD needs 3 nodes with 0.5 CPU each; there are 2" in failure.message
     bench.close()
 
 

@@ -56,7 +56,7 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
 
     async def scenario() -> None:
         pool = Pool(None, name="exp_2", autoscaling=False, idle_timeout_s=60.0)
-        with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are asked for"):
+        with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are requested"):
             await pool.acquire(launch, waits.append)
         assert waits == []
         pool._builder._placed_before.add(room_key(launch.scaling))
@@ -65,7 +65,7 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
         await pool.close()
 
     asyncio.run(scenario())
-    assert waits == ["waits for room for a worker with 2 CPU: 1 × 2 CPU are asked for, the whole cluster has 1 CPU"]
+    assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, the whole cluster has 1 CPU"]
 
 
 def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that
         return told
 
     told = asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert told[0] == "waits until a worker with 1 CPU, asked for earlier, has found room"
+    assert told[0] == "waits until an earlier request for a worker with 1 CPU is placed"
 
 
 def test_room_that_others_hold_is_waited_for_in_ray(small_ray: None, tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_room_that_others_hold_is_waited_for_in_ray(small_ray: None, tmp_path: P
             await asyncio.sleep(0.01)
         group, _ = await pool.acquire(small, waits.append)
         pool.release(group, reusable=False)
-        with pytest.raises(NoRoom, match=r"there was no room for a worker with 1 CPU within 2 s"):
+        with pytest.raises(NoRoom, match=r"no resources became free for a worker with 1 CPU within 2 s"):
             await acquiring
         remove_placement_group(theirs)
         await pool.close()
         return waits[0]
 
-    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "waits for room for a worker with 1 CPU"
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "waits for a worker with 1 CPU"
 
 
 def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
     same, turned, waits = asyncio.run(asyncio.wait_for(scenario(), 60))
     assert same, "it asked again at once"
     assert turned, "it has had the group for long enough"
-    assert waits[0] == "waits for room for a worker with 1 CPU, which 1 other experiment shares"
+    assert waits[0] == "waits for a worker with 1 CPU, which 1 other experiment shares"
 
 
 def test_one_look_that_fails_leaves_nobody_waiting_for_ever(

@@ -248,7 +248,7 @@ def test_outside_a_trial_the_script_runs_as_it_was() -> None:
 
 def test_a_trainer_that_was_not_prepared_is_refused_in_a_trial_of_several_ranks() -> None:
     made = trainer(FLAVOURS[0], callbacks=[tuner.lightning.ReportCallback()])
-    with trial(world_size=2), pytest.raises(SpecError, match=r"2 ranks, the Trainer counts 1: .*prepare_trainer"):
+    with trial(world_size=2), pytest.raises(SpecError, match=r"2 ranks, but the Trainer has 1: .*prepare_trainer"):
         made.fit(module(FLAVOURS[0], CONFIG, plain), *loaders())
 
 

@@ -462,7 +462,7 @@ def test_a_function_that_does_not_ask_for_its_checkpoint_is_warned_of_once(capsy
     running, _, _ = make(first_milestone=None, checkpoint=kept)
     running.report({"loss": 1})
     running.report({"loss": 2})
-    assert "starts from the checkpoint of iteration 10, but its function has not asked for it" in running.warning
+    assert "starts from the checkpoint of iteration 10, but its function has not loaded it" in running.warning
     assert capsys.readouterr().err.count("tuner.get_checkpoint()") == 1
 
 

@@ -1,4 +1,4 @@
-"""/session, /tokens, /audit: signing in, and who may do what."""
+"""/session, /tokens, /audit: sign in, manage tokens, read the audit trail."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Return who the caller is, according to the service."""
+    """Information on the caller."""
 
-    required: Annotated[bool, Field(description="whether the service asks for a token")]
+    required: Annotated[bool, Field(description="whether the service requires a token")]
     name: Annotated[
         str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
     ]
     role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
     expires_at: Annotated[str | None, Field(description="when the token or the session expires; null: never")]
-    project: Annotated[str | None, Field(description="the only project that the caller sees; null: all")]
+    project: Annotated[str | None, Field(description="the only project that the caller may see; null: all")]
     sign_in_url: Annotated[
-        str | None, Field(description="where a browser signs in with the organization's provider; null: there is none")
+        str | None, Field(description="URL to sign in with the organization's provider; null if there is none")
     ]
 
 
@@ -63,9 +63,17 @@ class NewToken(Model):
     role: Annotated[RoleName, Field(description="what it allows")]
     project: Annotated[
         str | None,
-        Field(pattern=PROJECT, description="the only project that it sees; null: all, or the one of the caller"),
+        Field(
+            pattern=PROJECT,
+            description=(
+                "the only project that it may see; null: all, or the caller's project if the caller is limited to one"
+            ),
+        ),
     ] = None
-    expires_days: Annotated[float | None, Field(gt=0, le=36500, description="null: it never expires")] = None
+    expires_days: Annotated[
+        float | None,
+        Field(gt=0, le=36500, description="days until it expires; days until it expires; null: it never expires"),
+    ] = None
 
 
 class Token(Model):
@@ -79,9 +87,9 @@ class Token(Model):
     expires_at: Annotated[str | None, Field(description="when it expires; null: never")]
     revoked_at: Annotated[str | None, Field(description="when it was revoked; null: it was not")]
     used_at: Annotated[str | None, Field(description="its latest use, to the minute")]
-    secret: Annotated[str | None, Field(description="only in the answer that creates it; nobody can read it again")] = (
-        None
-    )
+    secret: Annotated[
+        str | None, Field(description="the secret; only the response that creates the token contains it")
+    ] = None
 
     @classmethod
     def of(cls, record: TokenRecord, secret: str | None = None) -> Token:
@@ -106,16 +114,16 @@ class TokenList(Model):
 
 
 class AuditEntry(Model):
-    """A call that changed something, or tried to."""
+    """A request that changed something, or tried to."""
 
-    id: Annotated[int, Field(description="its number; a later entry has a larger one")]
+    id: Annotated[int, Field(description="its number; later entries have larger numbers")]
     time: Annotated[str, Field(description="when it was answered")]
     actor: Annotated[str, Field(description="the token's name; local if the service asks for none")]
-    token_id: Annotated[str | None, Field(description="tok_..., if it had a valid token")]
+    token_id: Annotated[str | None, Field(description="tok_..., if the request had a valid token")]
     method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
-    path: Annotated[str, Field(description="the address that was called")]
-    status: Annotated[int, Field(description="of the answer; 401 and 403: it was refused")]
-    address: Annotated[str, Field(description="where the call came from")]
+    path: Annotated[str, Field(description="the path that was requested")]
+    status: Annotated[int, Field(description="status of the answer; 401 and 403: the request was refused")]
+    address: Annotated[str, Field(description="the IP address of the caller")]
 
     @classmethod
     def of(cls, number: int, record: AuditRecord) -> AuditEntry:
@@ -140,7 +148,7 @@ class AuditPage(Model):
 
 
 @router.get(
-    "/session", response_model=Session, responses=BAD, summary="Say who the caller is, and whether a token is needed"
+    "/session", response_model=Session, responses=BAD, summary="Get who the caller is, and whether a token is needed"
 )
 async def session(here: Here, request: Request) -> Response:
     return answer(_session(here, request, request.scope["state"].get("identity")))
@@ -150,7 +158,7 @@ async def session(here: Here, request: Request) -> Response:
     "/session",
     response_model=Session,
     responses={**BAD, **REFUSED, **TOO_OFTEN},
-    summary="Sign in with a token: sets a cookie that scripts cannot read",
+    summary="Sign in with a token. Sets a cookie that scripts cannot read",
 )
 async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
     given = _checked(SignIn, data)
@@ -171,7 +179,7 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
 
 
 def set_session(response: Response, request: Request, secret: str, lasts_s: float) -> None:
-    """Give the browser the cookie of its session. It is sent to this service's path only, and encrypted if this answer is."""
+    """Set the session's cookie in the browser, for this service's path only, and for HTTPS only if this request used it."""
     response.set_cookie(
         cookie_name(request.scope),
         secret,
@@ -183,7 +191,7 @@ def set_session(response: Response, request: Request, secret: str, lasts_s: floa
     )
 
 
-@router.delete("/session", status_code=204, responses=BAD, summary="Sign out: ends the session and removes the cookie")
+@router.delete("/session", status_code=204, responses=BAD, summary="Sign out. Ends the session and removes the cookie")
 async def sign_out(here: Here, request: Request) -> Response:
     credential = credential_of(request.scope)
     if credential is not None and credential.is_session:
@@ -195,7 +203,7 @@ async def sign_out(here: Here, request: Request) -> Response:
 
 
 @router.get(
-    "/tokens", response_model=TokenList, responses={**BAD, **FORBIDDEN}, summary="All tokens, newest first; for admins"
+    "/tokens", response_model=TokenList, responses={**BAD, **FORBIDDEN}, summary="List tokens, newest first; for admins"
 )
 def tokens(here: Here) -> Response:
     return answer(TokenList(items=[Token.of(record) for record in here.store.access.tokens()]))
@@ -206,7 +214,7 @@ def tokens(here: Here) -> Response:
     status_code=201,
     response_model=Token,
     responses={**BAD, **FORBIDDEN},
-    summary="Create a token; its secret is in this answer only; for admins",
+    summary="Create a token. Only this response contains its secret; for admins",
 )
 def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Response:
     given = _checked(NewToken, data)
@@ -221,7 +229,7 @@ def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Res
     "/tokens/{token_id}/revoke",
     response_model=Token,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
-    summary="Revoke a token; every service notices within 5 s; for admins",
+    summary="Revoke a token. Every service notices within 5 s; for admins",
 )
 async def revoke_token(here: Here, token_id: Annotated[str, Path(description="tok_...")]) -> Response:
     wanted = token_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
@@ -234,7 +242,7 @@ async def revoke_token(here: Here, token_id: Annotated[str, Path(description="to
     "/audit",
     response_model=AuditPage,
     responses={**BAD, **FORBIDDEN},
-    summary="Who changed what, newest first; for admins",
+    summary="List who changed what, newest first; for admins",
 )
 def audit(
     here: Here,

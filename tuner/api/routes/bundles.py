@@ -19,7 +19,7 @@ from tuner.experiment.bundles import SHA256
 router = APIRouter(tags=["bundles"])
 
 IN_MEMORY = 4 << 20
-"""A larger upload is written to a temporary file while it arrives."""
+"""Uploads larger than this are written to a temporary file while they arrive."""
 
 Sha256 = Annotated[str, Path(description="SHA-256 of the zip file, in hex digits", examples=["3a7bd3e2" + "0" * 56])]
 ZIP = {
@@ -57,7 +57,7 @@ async def put(here: Here, request: Request, sha256: Sha256) -> Response:
             await asyncio.to_thread(file.write, part)
         if content.hexdigest() != name:
             raise SpecError(
-                f"the body has the SHA-256 {content.hexdigest()}, and the address names another one", "/sha256"
+                f"the SHA-256 of the body is {content.hexdigest()}, but the path names another one", "/sha256"
             )
         file.seek(0)
         return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))

@@ -1,4 +1,4 @@
-"""/checkpoints: look at one, download its files, keep it."""
+"""/checkpoints: get, download and pin checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def download(here: Here, checkpoint_id: CheckpointId) -> Response:
     "/checkpoints/{checkpoint_id}/pin",
     response_model=schemas.CheckpointItem,
     responses={**NOT_FOUND, **CONFLICT},
-    summary="Keep a checkpoint, whatever the policy of the experiment says.",
+    summary="Pin a checkpoint, so that the experiment's policy does not delete it.",
 )
 def pin(here: Here, checkpoint_id: CheckpointId) -> Response:
     return _pinned(here, checkpoint_id, True)
@@ -60,7 +60,7 @@ def pin(here: Here, checkpoint_id: CheckpointId) -> Response:
     "/checkpoints/{checkpoint_id}/unpin",
     response_model=schemas.CheckpointItem,
     responses=NOT_FOUND,
-    summary="Leave a checkpoint to the policy of the experiment again.",
+    summary="Unpin a checkpoint, so that the experiment's policy applies again.",
 )
 def unpin(here: Here, checkpoint_id: CheckpointId) -> Response:
     return _pinned(here, checkpoint_id, False)

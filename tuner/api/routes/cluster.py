@@ -16,7 +16,7 @@ router = APIRouter(tags=["cluster"])
     "/cluster",
     response_model=schemas.Cluster,
     responses={**SILENT, **BAD},
-    summary="Get the nodes of the cluster, the worker groups on them, and what waits for what.",
+    summary="Get the nodes of the cluster, the worker groups on them, and those that wait for resources.",
 )
 def cluster(here: Here) -> Response:
     """Ask the driver host. Experiments that scripts drive themselves are not listed."""

@@ -49,12 +49,12 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
-"""A replay of an experiment with more reports is refused. One of this many takes about ten seconds."""
+"""The most reports of an experiment that may be replayed. A replay of this many takes about ten seconds."""
 
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        max_length=200, description="a repeated request with the same key creates nothing and gets the first answer"
+        max_length=200, description="a repeated request with the same key creates nothing and gets the first response"
     ),
 ]
 
@@ -84,7 +84,7 @@ async def create(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
     responses={**BAD, **BUSY},
-    summary="Check a spec and say what would be done. Nothing is created.",
+    summary="Check a spec and return what would be done. Nothing is created.",
 )
 async def dry_run(
     here: Here,
@@ -92,7 +92,7 @@ async def dry_run(
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
     seconds_per_iteration: Annotated[
         float | None,
-        Query(gt=0, allow_inf_nan=False, description="how long one unit of time_attr takes, to forecast GPU hours"),
+        Query(gt=0, allow_inf_nan=False, description="how long one unit of time_attr takes, to estimate GPU hours"),
     ] = None,
 ) -> Response:
     def dry_run() -> Response:
@@ -108,15 +108,20 @@ async def dry_run(
 def list_experiments(
     here: Here,
     state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
-    name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
+    name: Annotated[
+        str | None, Query(max_length=200, description="only experiments with this text in their name")
+    ] = None,
     tag: Annotated[
         list[str] | None,
         Query(
-            max_length=20, description="key or key=value; if repeated, all must be there", examples=[["team=vision"]]
+            max_length=20,
+            description="only experiments with this tag, as key or key=value; if repeated, with all of them",
+            examples=[["team=vision"]],
         ),
     ] = None,
     archived: Annotated[
-        Literal["no", "yes", "all"], Query(description="no: leave archived ones out; yes: only those; all: both")
+        Literal["no", "yes", "all"],
+        Query(description="no: leave out archived experiments; yes: only archived ones; all: both"),
     ] = "no",
     project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
     page_size: PageSize = 50,
@@ -147,7 +152,7 @@ def get(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **STALE, **BAD},
-    summary="Change the name, notes, tags, num_samples or limits of an experiment, also while it runs.",
+    summary="Change the name, notes, tags, num_samples or limits of an experiment. It may be running.",
 )
 def change(
     here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
@@ -219,7 +224,7 @@ async def fork(
     "/experiments/{experiment_id}/archive",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT},
-    summary="Hide an experiment that has ended from lists. Everything about it is kept.",
+    summary="Hide an experiment that has ended from lists. No data are deleted.",
 )
 def archive(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), True))
@@ -240,7 +245,7 @@ def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
     status_code=202,
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT, **BAD},
-    summary="Ask for trials with these configurations, next and on top of num_samples.",
+    summary="Enqueue trials with these configurations. They start next, and do not count towards num_samples.",
 )
 def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
     given = checked(schemas.Enqueue, data)
@@ -253,7 +258,7 @@ def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depend
     "/experiments/{experiment_id}/best",
     response_model=schemas.Best,
     responses=NOT_FOUND,
-    summary="Get the best report so far, with the configuration and the checkpoint that go with it.",
+    summary="Get the best report so far, with its configuration and checkpoint.",
 )
 def best(here: Here, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
@@ -267,7 +272,7 @@ def best(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}/pareto",
     response_model=schemas.Pareto,
     responses=NOT_FOUND,
-    summary="Get the trials that no other one beats in all objectives.",
+    summary="Get the trials of the Pareto front.",
 )
 def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
@@ -320,21 +325,27 @@ def list_trials(
         str,
         Query(
             max_length=1000,
-            description="a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, "
-            "last.METRIC, ...; trials without a value come last, equal ones by number",
+            description=(
+                "a column: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before "
+                "it sorts in descending order; trials without a value come last, equal ones are sorted by number"
+            ),
         ),
     ] = "number",
     where: Annotated[
         list[str] | None,
         Query(
             max_length=20,
-            description="conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) "
-            "?= (is in this JSON list; null stands for no value), a value",
+            description=(
+                "a condition: a column, an operator, a value; the operators are = != < <= > >= ~ (contains this "
+                "text) ?= (is in this JSON list; null stands for no value); if repeated, all conditions must hold"
+            ),
             examples=[["best_value>=0.9", "params.optimizer=adam"]],
         ),
     ] = None,
     page_size: PageSize = 100,
-    page_token: Annotated[str | None, Query(max_length=2000, description="next_page_token of the page before")] = None,
+    page_token: Annotated[
+        str | None, Query(max_length=2000, description="next_page_token of the previous page")
+    ] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
     if sort == "number" and not where:
@@ -352,13 +363,13 @@ def list_trials(
     "/experiments/{experiment_id}/trials/sample",
     response_model=schemas.TrialSample,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the best trials, and others from all ranks behind them: what a chart of very many trials shows.",
+    summary="Get a sample of the trials for a chart: the best ones, and others spread evenly over the rest of the ranking.",
 )
 def sample(
     here: Here,
     experiment_id: ExperimentId,
     size: Annotated[
-        int, Query(ge=1, le=10_000, description="how many trials at most; half of them are the best")
+        int, Query(ge=1, le=10_000, description="number of trials at most; half of them are the best ones")
     ] = 1000,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -373,65 +384,90 @@ def sample(
 @router.get(
     "/experiments/{experiment_id}/curves",
     response_model=schemas.Curves,
-    responses={**NOT_FOUND, **BAD},
-    summary="Get the curves of a metric, at the resolution of a screen. Spikes are kept.",
+    responses={
+        200: {
+            "content": {
+                schemas.COLUMNS: {
+                    "schema": {"type": "string", "format": "binary", "description": schemas.COLUMNS_WORDS}
+                }
+            }
+        },
+        **NOT_FOUND,
+        **BAD,
+    },
+    summary="Get the curves of a metric, reduced to the resolution of a screen. Spikes are kept.",
 )
 def curves(
     here: Here,
     request: Request,
     experiment_id: ExperimentId,
-    metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
+    metric: Annotated[
+        str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
+    ] = None,
     x: Annotated[
         Literal["step", "user_step", "time"],
         Query(
-            description="step: the training_iteration; user_step: what the training code passed as step, reports without it "
-            "left out; time: seconds since the experiment's start"
+            description=(
+                "step: the training_iteration; user_step: the step that the training code passed (reports "
+                "without one are left out); time: seconds since the experiment's start"
+            )
         ),
     ] = "step",
     points: Annotated[
         int | None,
-        Query(ge=4, le=100_000, description="about how many points a curve over the whole range has; 1000 by default"),
+        Query(
+            ge=4, le=100_000, description="approximate number of points of a curve over the whole range; default: 1000"
+        ),
     ] = None,
-    low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
-    high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,
+    low: Annotated[float | None, Query(alias="from", description="start of the range on the axis x")] = None,
+    high: Annotated[float | None, Query(alias="to", description="end of the range on the axis x")] = None,
     trial: Annotated[
         list[int] | None,
-        Query(max_length=1000, description="numbers of trials; by default those of /trials/sample with size=limit"),
+        Query(max_length=1000, description="numbers of trials; default: the trials of /trials/sample with size=limit"),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, if `trial` names none")] = 2000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="number of trials if `trial` is not given")] = 2000,
     max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
     for name, value in (("from", low), ("to", high)):
         if value is not None and not math.isfinite(value):
             raise SpecError("expected a finite number", f"/{name}")
-    # The answer follows from the log alone, so a client that has it gets a 304 before anything is read.
-    tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query}".encode())
+    form = schemas.COLUMNS if schemas.COLUMNS in request.headers.get("accept", "") else "application/json"
+    # The answer depends only on the log, so a client that already has it gets a 304 before anything is read.
+    tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query} {form}".encode())
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if knows(request, tag):
-        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+        return Response(status_code=304, headers=headers)
     metric = _optional(metric) or record.spec.objective.metric
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
         wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
-    found = here.store.metrics.curves(
+    found = here.store.metrics.curve_columns(
         record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
     )
     best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
-    return answer(schemas.Curves.of(record, metric, x, found, left_out, best), tag=tag)
+    if form == schemas.COLUMNS:
+        body = schemas.as_columns(record, metric, x, found, left_out, best)
+        # Compressing numbers takes longer than it saves.
+        return Response(body, headers={**headers, "Content-Encoding": "identity"}, media_type=form)
+    model = schemas.Curves.of(record, metric, x, found.as_curves(), left_out, best)
+    return answer(model, headers={"Vary": "Accept"}, tag=tag)
 
 
 @router.get(
     "/experiments/{experiment_id}/best-so-far",
     response_model=schemas.BestSoFarOf,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the best value by time, a point for each improvement.",
+    summary="Get the best value over time, with a point for each improvement.",
 )
 def best_so_far(
     here: Here,
     experiment_id: ExperimentId,
-    metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
+    metric: Annotated[
+        str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
+    ] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
     metric = _optional(metric) or record.spec.objective.metric
@@ -444,7 +480,7 @@ def best_so_far(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
     responses={**NOT_FOUND, **BAD},
-    summary="Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended.",
+    summary="Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended.",
 )
 def importance(
     here: Here,
@@ -462,7 +498,7 @@ def importance(
     "/experiments/{experiment_id}/forecast",
     response_model=schemas.Forecast,
     responses={**NOT_FOUND, **BAD},
-    summary="Get when it will end, what it will have found by then, and what more training would bring.",
+    summary="Get a forecast: when the experiment ends, its best value then, and the gain of more training.",
 )
 def forecast(
     here: Here,
@@ -473,8 +509,10 @@ def forecast(
             gt=0,
             le=1e6,
             allow_inf_nan=False,
-            description="how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the "
-            "training so far counts",
+            description=(
+                "additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It "
+                "is limited to twice the training so far"
+            ),
         ),
     ] = 1.0,
 ) -> Response:
@@ -515,9 +553,11 @@ def decisions(
     experiment_id: ExperimentId,
     trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
     kind: Annotated[
-        list[schemas.DecisionKind] | None, Query(description="of these kinds only; may be repeated")
+        list[schemas.DecisionKind] | None, Query(description="only decisions of this kind; may be repeated")
     ] = None,
-    text: Annotated[str | None, Query(max_length=200, description="any part of the reason")] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="only decisions with this text in their reason")
+    ] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
@@ -533,12 +573,12 @@ def decisions(
     "/experiments/{experiment_id}/segments",
     response_model=schemas.SegmentPage,
     responses={**NOT_FOUND, **BAD},
-    summary="List the segments of all trials, oldest first, each with the source of its weights.",
+    summary="List the segments of all trials, oldest first, with the source of their weights.",
 )
 def segments(
     here: Here,
     experiment_id: ExperimentId,
-    cause: Annotated[list[Cause] | None, Query(description="of these causes only; may be repeated")] = None,
+    cause: Annotated[list[Cause] | None, Query(description="only segments with this cause; may be repeated")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
@@ -552,13 +592,13 @@ def segments(
     "/experiments/{experiment_id}/timeline",
     response_model=schemas.Timeline,
     responses={**NOT_FOUND, **BAD},
-    summary="Get when trials waited, started and ran, and what nodes and GPUs did meanwhile.",
+    summary="Get when trials waited, started and ran, and how nodes and GPUs were used meanwhile.",
 )
 def timeline(
     here: Here,
     experiment_id: ExperimentId,
     first: Annotated[int, Query(ge=0, le=2**31 - 1, description="the number of the first trial")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="how many trials")] = 200,
+    limit: Annotated[int, Query(ge=1, le=1000, description="number of trials")] = 200,
 ) -> Response:
     record = _find(here.store, experiment_id)
     found = timelines.timeline(here.store, record, first=first, most=limit, now=time.time())
@@ -566,7 +606,9 @@ def timeline(
 
 
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
-LastEventId = Annotated[str | None, Header(max_length=40, description="as after; browsers send it")]
+LastEventId = Annotated[
+    str | None, Header(max_length=40, description="same as `after`; browsers send it when they reconnect")
+]
 
 
 class EventStream(StreamingResponse):
@@ -577,7 +619,7 @@ class EventStream(StreamingResponse):
     "/experiments/{experiment_id}/events",
     response_class=EventStream,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow everything that happens. Resumes after Last-Event-ID or the parameter after.",
+    summary="Follow the log. Resumes after Last-Event-ID or the parameter after.",
 )
 def events(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -589,7 +631,7 @@ def events(
     "/experiments/{experiment_id}/changes",
     response_class=EventStream,
     responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after.",
+    summary="Follow changed rows and the points of new reports. Resumes after Last-Event-ID or the parameter after.",
 )
 def changes(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -607,13 +649,13 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
 
 
 def _created(record: ExperimentRecord) -> Response:
-    """Return a new experiment as it was when it was created, which a repeated request gets, too."""
+    """Return a new experiment in its state at creation. A repeated request gets the same response."""
     first = schemas.Experiment.of(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 def _in_project(here: Context, data: Any) -> Any:
-    """Return a spec with the project that the caller is limited to, if it names none."""
+    """Return a spec with the caller's project if the caller is limited to one and the spec names none."""
     return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data
 
 

@@ -1,4 +1,4 @@
-"""Liveness and readiness, outside /api/v1. Neither takes a thread of the server, so both answer when all threads are busy."""
+"""Liveness and readiness, outside /api/v1. Neither needs a thread of the server, so both answer even if all are busy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tuner.api.context import Here
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", response_model=schemas.Health, summary="Say that this process answers.")
+@router.get("/healthz", response_model=schemas.Health, summary="Check that this process answers.")
 async def healthz() -> Response:
-    """Answer as long as the process can."""
+    """Answer as long as the event loop runs."""
     return answer(schemas.Health(status="ok"))
 
 
 @router.get(
     "/readyz",
     response_model=schemas.Health,
-    responses={503: {"model": schemas.Health, "description": "it is not ready; problems says why"}},
-    summary="Say whether the database takes writes, is up to date, and the driver answers.",
+    responses={503: {"model": schemas.Health, "description": "it is not ready; `problems` has the reasons"}},
+    summary="Check that the database accepts writes and is up to date, and that the driver answers.",
 )
 async def readyz(here: Here) -> Response:
-    """Answer 200 if the service can do its work, and 503 with the reasons if it cannot."""
+    """Answer 200 if the service is ready, else 503 with the reasons."""
     if problems := await here.readiness.problems():
         return answer(schemas.Health(status="unready", problems=problems), 503)
     return answer(schemas.Health(status="ready"))

@@ -19,10 +19,10 @@ router = APIRouter(tags=["health"])
     "/metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's text format"}, **NOT_FOUND},
-    summary="Get the figures of the service and its driver for Prometheus.",
+    summary="Get the metrics of the service and its driver for Prometheus.",
 )
 async def metrics(here: Here) -> Response:
-    """Answer with all figures."""
+    """Answer with all metrics."""
     if here.settings.metrics == "off" or here.metrics is None:
         raise HTTPException(404, "TUNER_METRICS is off")
     return Response(await asyncio.to_thread(here.metrics.text), media_type=CONTENT_TYPE_LATEST)

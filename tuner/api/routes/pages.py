@@ -1,4 +1,4 @@
-"""Serve the page: the built bundle, and index.html for every address of the page."""
+"""Serve the page: the built bundle, and index.html for every path of the page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import tuner
 from tuner.api.problems import allowed_methods
 
 OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
-"""The first parts of the addresses of the page."""
+"""The first segments of the page's paths."""
 
 RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""The first parts of addresses that programs use. A wrong one is answered with a problem as JSON, never with the page."""
+"""The first segments of paths that programs use. A wrong one is answered with a JSON problem, never with the page."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
@@ -36,7 +36,7 @@ MISSING = """<!doctype html>
 
 
 def router(web: Path | None) -> APIRouter:
-    """Return the routes that serve `web`, by default the bundle in the package. The bundle may be built later."""
+    """Return the routes that serve the folder `web`, by default the bundle in the package. It may be built later."""
     bundle = (web or BUNDLE).resolve()
     routes = APIRouter()
 
@@ -57,13 +57,13 @@ def router(web: Path | None) -> APIRouter:
             return _index(index, path)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404, f"there is no /{path}")
-        return _index(index, path, 404)  # the page explains it, with a way back
+        return _index(index, path, 404)  # the page shows a message and a link back
 
     return routes
 
 
 def _index(index: Path, path: str, status: int = 200) -> Response:
-    """Return the page with addresses that lead from this path to the root, whatever prefix a proxy puts before both."""
+    """Return the page with relative links from this path to the root, so that it works under any prefix of a proxy."""
     up = "../" * path.count("/")
     return HTMLResponse(index.read_text(encoding="utf-8").replace('="./', f'="./{up}'), status, ALWAYS_ASK)
 

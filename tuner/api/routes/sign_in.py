@@ -1,4 +1,4 @@
-"""/auth: sign in with an OpenID Connect provider. These are pages for browsers, and so not part of the API's document."""
+"""/auth: sign in with an OpenID Connect provider. These routes are for browsers, so the OpenAPI document omits them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def router(provider: Provider) -> APIRouter:
             max_age=PENDING_S,
             path=_root(request) + CALLBACK,
             httponly=True,
-            samesite="lax",  # the provider sends the browser back, which is another site
+            samesite="lax",  # the browser is redirected here from the provider, which is another site
             secure=request.url.scheme == "https",
         )
         return response
@@ -54,7 +54,7 @@ def router(provider: Provider) -> APIRouter:
         here.authenticator.tried(address)
         try:
             if pending is None or not state or state != pending.state:
-                raise SignInRefused("this sign-in was not begun in this browser, or it has taken too long")
+                raise SignInRefused("this sign-in was not started in this browser, or it took too long")
             if error or not code:
                 raise SignInRefused(
                     f"the provider refused the sign-in: {error_description or error or 'no code'}"[:300]
@@ -90,12 +90,12 @@ def _root(request: Request) -> str:
 
 
 def _callback(request: Request) -> str:
-    """Return the address to which the provider sends browsers back. The provider must know it."""
+    """Return the redirect URI, to which the provider sends browsers back. It must be registered there."""
     return f"{request.url.scheme}://{request.headers.get('host', '')}{_root(request)}{CALLBACK}"
 
 
 def _own_path(path: str) -> str:
-    """Return a path of this page; ``/`` for anything that might lead elsewhere."""
+    """Return the path if it is one of this page, else ``/``."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if safe and "\\" not in path else "/"
 

@@ -1,4 +1,4 @@
-"""/trials: one trial with its segments, its lineage, its logs and what it used."""
+"""/trials: a trial with its segments, lineage, logs and resource usage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get(here: Here, trial_id: TrialId) -> Response:
     responses={
         202: {
             "model": schemas.TrialDetail,
-            "description": "the trial that is forked: the new one has not been started yet",
+            "description": "the trial that is forked, because the new one has not been started yet",
         },
         **NOT_FOUND,
         **CONFLICT,
@@ -79,7 +79,7 @@ FORK_WAIT_S = 2.0
 
 
 async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that a request has led to, or None if the driver does not start it soon."""
+    """Return the trial that a request has created, or None if the driver does not start it in time."""
     end = time.monotonic() + FORK_WAIT_S
     while True:
         made = await asyncio.to_thread(trials.asked_by, here.store, experiment_id, key)
@@ -92,7 +92,7 @@ async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord 
     "/trials/{trial_id}/logs",
     response_model=schemas.Logs,
     responses={**NOT_FOUND, **BAD},
-    summary="Get what its ranks printed, by segment and rank.",
+    summary="Get the logs of its ranks, by segment and rank.",
 )
 def logs(
     here: Here,
@@ -100,15 +100,18 @@ def logs(
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
     tail: Annotated[
-        int | None, Query(ge=0, le=1_000_000, description="only this many lines of each, the last ones")
+        int | None, Query(ge=0, le=1_000_000, description="only this many lines at the end of each log")
     ] = None,
     offset: Annotated[
-        int | None, Query(ge=0, le=MAX_OFFSET, description="only what follows this byte: `end` of the answer before")
+        int | None,
+        Query(ge=0, le=MAX_OFFSET, description="only what follows this byte; pass `end` of the previous answer"),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most this many bytes of each")] = 1_000_000,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000_000, description="at most this many bytes of each log log")
+    ] = 1_000_000,
     search: Annotated[
         str | None,
-        Query(min_length=1, max_length=1000, description="only lines that contain this, in upper or lower case"),
+        Query(min_length=1, max_length=1000, description="only lines that contain this text, ignoring case"),
     ] = None,
 ) -> Response:
     query = LogQuery(rank=rank, segment=segment, tail=tail, offset=offset, limit=limit, search=search)
@@ -119,14 +122,16 @@ def logs(
     "/trials/{trial_id}/logs/text",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {}}, "description": "the log"}, **NOT_FOUND, **BAD},
-    summary="Get what one rank printed as plain text, and follow what it prints.",
+    summary="Get the log of one rank as plain text, and optionally follow it.",
 )
 def log_text(
     here: Here,
     request: Request,
     trial_id: TrialId,
     rank: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="which rank")] = 0,
-    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal; by default the newest")] = None,
+    segment: Annotated[
+        int | None, Query(ge=1, le=MAX_NUMBER, description="ordinal of the segment; default: the newest")
+    ] = None,
     follow: Annotated[bool, Query(description="stay connected until the rank prints no more")] = False,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
@@ -141,7 +146,7 @@ def log_text(
     "/trials/{trial_id}/usage",
     response_model=schemas.Usage,
     responses={**NOT_FOUND, **BAD},
-    summary="Get what its ranks used over time: CPU, memory, GPU, by segment and rank.",
+    summary="Get the CPU, memory and GPU use of its ranks over time, by segment and rank.",
 )
 def usage(
     here: Here,
@@ -162,7 +167,10 @@ def curves(
     here: Here,
     trial_id: TrialId,
     x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
-    max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment and metric")] = 1000,
+    max_points: Annotated[
+        int,
+        Query(ge=4, le=100_000, description="maximum number of points maximum number of points per segment and metric"),
+    ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
@@ -173,7 +181,7 @@ def curves(
     "/trials/{trial_id}/lineage",
     response_model=schemas.Lineage,
     responses=NOT_FOUND,
-    summary="Get the segments of this and other trials that led to its weights, and the schedule of configurations.",
+    summary="Get the lineage: the segments of this and other trials that led to its weights, and the schedule of configurations.",
 )
 def lineage(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
@@ -200,12 +208,12 @@ def neighbours(
     "/trials/{trial_id}/live",
     response_model=schemas.Live,
     responses={**NOT_FOUND, **CONFLICT, **SILENT},
-    summary="Get the Python stack of each rank and what it uses at this moment.",
+    summary="Get the current Python stack and resource usage of each rank.",
 )
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     found = here.look(running[-1].public_id) if running else {}
     if not found:
-        raise Conflict(f"{trial_id} is {record.state} and has no ranks to look at")
+        raise Conflict(f"{trial_id} is {record.state}, so it has no running ranks")
     return answer(schemas.Live.of(running[-1].ordinal, found))

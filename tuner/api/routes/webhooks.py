@@ -1,4 +1,4 @@
-"""/webhooks: who is told of what, and what they were told."""
+"""/webhooks: webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WebhookId = Annotated[str, Path(description="whk_...", examples=["whk_0123456789
     name="list",
     response_model=WebhookList,
     responses={**BAD, **FORBIDDEN},
-    summary="All webhooks, newest first; for editors",
+    summary="List webhooks, newest first; for editors",
 )
 def webhooks(here: Here) -> Response:
     return answer(WebhookList(items=[Webhook.of(record) for record in here.store.webhooks.all()]))
@@ -39,7 +39,7 @@ def webhooks(here: Here) -> Response:
     status_code=201,
     response_model=Webhook,
     responses={**BAD, **FORBIDDEN},
-    summary="Create a webhook; its secret is in this answer only; for editors",
+    summary="Create a webhook. Only this response contains its secret; for editors",
 )
 def create_webhook(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
     given = checked(NewWebhook, data)
@@ -109,7 +109,7 @@ def delete_webhook(here: Here, request: Request, webhook_id: WebhookId) -> Respo
     "/webhooks/{webhook_id}/deliveries",
     response_model=DeliveryPage,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
-    summary="The deliveries of a webhook, newest first; for editors",
+    summary="List the deliveries of a webhook, newest first; for editors",
 )
 def deliveries(
     here: Here,
@@ -128,7 +128,7 @@ def deliveries(
     status_code=202,
     response_model=Delivery,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
-    summary="Send a delivery of the event `test` now; for editors",
+    summary="Send the event `test` now; for editors",
 )
 def send_test(here: Here, request: Request, webhook_id: WebhookId) -> Response:
     record = here.store.webhooks.get(plain_text(webhook_id))
@@ -148,7 +148,7 @@ def _project_of(here: Here, experiment_id: str, project: str | None) -> str:
 
 
 def _check_may_change(request: Request, project: str | None) -> None:
-    """Refuse a change of a webhook for all projects by anybody but an admin."""
+    """Allow only admins to change a webhook for all projects."""
     identity: Identity = request.scope["state"]["identity"]
     if project is None and identity.role < Role.ADMIN:
         raise HTTPException(403, "a webhook for all projects needs the role admin; name a project")

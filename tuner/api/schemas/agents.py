@@ -1,4 +1,4 @@
-"""What agents send and get: programs on other machines that ask for trials over HTTP."""
+"""The messages of agents: programs on other machines that ask for trials over HTTP."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ from tuner.experiment.bundles import Bundle as BundleRecord
 class Bundle(Model):
     """A zip file of Python code that has been uploaded."""
 
-    sha256: Annotated[
-        str, Field(description="SHA-256 of the zip file that was uploaded; a spec names it as its bundle")
-    ]
+    sha256: Annotated[str, Field(description="SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it")]
     bytes: Annotated[int, Field(description="the size of the zip file that workers get")]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Changes of an experiment, as its streams send them."""
+"""Changes of an experiment, in the form of its event streams."""
 
 from __future__ import annotations
 
@@ -22,39 +22,46 @@ from tuner.store import (
 class Point(Model):
     """One report: a point on the curve of each of its metrics."""
 
-    seq: Annotated[int, Field(description="its place in the log")]
+    seq: Annotated[int, Field(description="its event_seq, the position in the log")]
     trial_number: int
     segment: int
-    cause: Annotated[Cause, Field(description="why that segment was started")]
+    cause: Annotated[Cause, Field(description="the cause of that segment")]
     iteration: int
-    step: Annotated[int | None, Field(description="the training code's own count, if it gives one")]
+    step: Annotated[int | None, Field(description="the step count of the training code, if it passed one")]
     time: Annotated[str, Field(description="when it was reported")]
-    seconds: Annotated[float, Field(description="since the experiment's start")]
-    metrics: Annotated[dict[str, Number], Field(description="the values by name; null where one is not finite")]
+    seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    metrics: Annotated[
+        dict[str, Number], Field(description="the values by metric name; null for values that are not finite")
+    ]
 
 
 class Improvement(Model):
     """A new best value of an objective."""
 
-    seq: Annotated[int, Field(description="the place of its report in the log")]
+    seq: Annotated[int, Field(description="event_seq of its report")]
     metric: str
-    seconds: Annotated[float, Field(description="since the experiment's start")]
+    seconds: Annotated[float, Field(description="seconds since the experiment's start")]
     value: Annotated[float, Field(description="the new best value")]
 
 
 class Changes(Model):
-    """The changes after one entry of an experiment's log: rows as they are now, and the points of new reports.
+    """The changes since an entry of an experiment's log: changed rows in their current state, and points of new reports.
 
-    A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+    A row replaces the earlier row with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
     """
 
-    since: Annotated[int, Field(description="the event_seq after which this changed")]
-    seq: Annotated[int, Field(description="the event_seq up to which the log is covered; also the id of the message")]
-    reset: Annotated[bool, Field(description="too much has changed: read everything again; the lists are empty")]
-    experiment: Annotated[Experiment | None, Field(description="null while only its last_event_seq changes")]
+    since: Annotated[int, Field(description="the message has the changes after this event_seq")]
+    seq: Annotated[
+        int, Field(description="the message has the changes up to this event_seq; also the id of the message")
+    ]
+    reset: Annotated[
+        bool,
+        Field(description="true if too much has changed: the lists are empty, and you have to read everything again"),
+    ]
+    experiment: Annotated[Experiment | None, Field(description="null if only its last_event_seq has changed")]
     trials: Annotated[list[Trial], Field(description="new and changed trials")]
     segments: Annotated[list[SegmentItem], Field(description="new and changed segments")]
-    decisions: Annotated[list[Decision], Field(description="new ones, and earlier ones with a new state")]
+    decisions: Annotated[list[Decision], Field(description="new decisions, and earlier ones with a new state")]
     points: Annotated[list[Point], Field(description="new reports, in the order of the log")]
     best: Annotated[list[Improvement], Field(description="new best values, in the order of the log")]
 
@@ -75,7 +82,7 @@ class Changes(Model):
 
     @classmethod
     def bare(cls, seq: int, experiment: Experiment | None = None, *, reset: bool = False) -> Changes:
-        """Return changes with only the experiment's row, or with the request to read everything again."""
+        """Return changes that have only the experiment's row, or tell the client to read everything again (`reset`)."""
         return cls(
             since=seq,
             seq=seq,
@@ -90,8 +97,8 @@ class Changes(Model):
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
-    """Return the data of one server-sent event: a decision as `Decision`, others with their own fields."""
-    data = {} if item.event == "model_fitted" else dict(item.data)  # nobody can read a model, and it may be large
+    """Return the data of one server-sent event: a decision as `Decision`, another entry with its own fields."""
+    data = {} if item.event == "model_fitted" else dict(item.data)  # a model is not readable, and may be large
     head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
     if item.event == "decision":
         head["kind"] = data.pop("kind")

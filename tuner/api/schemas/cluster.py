@@ -1,4 +1,4 @@
-"""The cluster: its nodes, the worker groups on them, and what waits."""
+"""The cluster: its nodes, the worker groups on them, and those that wait."""
 
 from __future__ import annotations
 
@@ -24,57 +24,66 @@ class ClusterRank(Model):
     rank: Annotated[int, Field(description="the rank, from 0")]
     node: Annotated[str, Field(description="Ray's id of its node")]
     host: Annotated[str, Field(description="the host name of its node")]
-    pid: Annotated[int, Field(description="its process on that node")]
+    pid: Annotated[int, Field(description="its process id on that node")]
     gpus: Annotated[list[str], Field(description="the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them")]
 
 
 class ClusterGroup(Model):
-    """A worker group that has room."""
+    """A worker group that has resources."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
     segment_id: Annotated[str, Field(description="seg_...")]
-    resources: Annotated[dict[str, float], Field(description="of each rank")]
-    since: Annotated[Timestamp, Field(description="when it got its room")]
+    resources: Annotated[dict[str, float], Field(description="resources of each rank")]
+    since: Annotated[Timestamp, Field(description="when it got its resources")]
     ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
 
 
 class ClusterWait(Model):
-    """A worker group that waits."""
+    """A worker group that waits for resources."""
 
-    position: Annotated[int, Field(description="its place in the order in which groups are served, from 1")]
+    position: Annotated[int, Field(description="its position in the queue, from 1")]
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
     segment_id: Annotated[str, Field(description="seg_...")]
     workers: Annotated[int, Field(description="ranks of the group")]
-    resources: Annotated[dict[str, float], Field(description="of each rank")]
-    since: Annotated[Timestamp, Field(description="since when it waits")]
-    priority: Annotated[int, Field(description="of its experiment")]
-    reserved: Annotated[bool, Field(description="it has waited for long, so what is free on its nodes is kept for it")]
+    resources: Annotated[dict[str, float], Field(description="resources of each rank")]
+    since: Annotated[Timestamp, Field(description="when it began to wait")]
+    priority: Annotated[int, Field(description="the priority of its experiment")]
+    reserved: Annotated[
+        bool, Field(description="whether it has waited for so long that free resources are reserved for it")
+    ]
     reason: Annotated[str, Field(description="what it waits for, in words")]
 
 
 class ClusterShare(Model):
-    """The priority and weight of an experiment that runs here, and its share of the cluster."""
+    """A running experiment's priority, weight and share of the cluster."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     priority: Annotated[int, Field(description="experiments of a higher priority come first")]
     weight: Annotated[float, Field(description="its share relative to others of the same priority")]
-    share: Annotated[float, Field(description="largest part of any resource of the cluster that it holds, from 0 to 1")]
-    groups: Annotated[int, Field(description="worker groups that it holds")]
-    waiting: Annotated[int, Field(description="worker groups of it that wait")]
+    share: Annotated[
+        float,
+        Field(
+            description=(
+                "its dominant share: the largest share of any of the cluster's resources that it holds, from 0 to 1"
+            )
+        ),
+    ]
+    groups: Annotated[int, Field(description="number of its worker groups that have resources")]
+    waiting: Annotated[int, Field(description="number of its worker groups that wait")]
 
 
 class Cluster(Model):
     cpus: Annotated[float, Field(description="CPUs of the whole cluster")]
-    cpus_in_use: Annotated[float, Field(description="CPUs in use, also by others than this service")]
+    cpus_in_use: Annotated[float, Field(description="CPUs in use, including use by others")]
     gpus: Annotated[float, Field(description="GPUs of the whole cluster")]
-    gpus_in_use: Annotated[float, Field(description="GPUs in use, also by others than this service")]
+    gpus_in_use: Annotated[float, Field(description="GPUs in use, including use by others")]
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
-    groups: Annotated[list[ClusterGroup], Field(description="worker groups that have room, oldest first")]
-    waiting: Annotated[list[ClusterWait], Field(description="worker groups that wait, in the order of their turns")]
+    groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
+    waiting: Annotated[list[ClusterWait], Field(description="worker groups that wait, in the order of the queue")]
     experiments: Annotated[list[ClusterShare], Field(description="the experiments that this service drives now")]
 
     @classmethod

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from tuner.api.schemas.forms import Model, Number
 from tuner.domain.keys import trial_id
@@ -13,6 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Cause
 from tuner.store import (
     Curve,
+    CurveColumns,
     ExperimentRecord,
 )
 from tuner.store import Curves as CurvesRecord
@@ -22,8 +26,8 @@ from tuner.store import CurveSegment as CurveSegmentRecord
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
-    x: Annotated[list[float], Field(description="iterations, steps or seconds, as asked for")]
-    y: Annotated[list[Number], Field(description="the values; null where one is not finite")]
+    x: Annotated[list[float], Field(description="iterations, steps or seconds, as requested")]
+    y: Annotated[list[Number], Field(description="the values; null for values that are not finite")]
 
 
 class MetricCurve(Model):
@@ -35,7 +39,9 @@ class TrialCurves(Model):
     """The curves of one trial, one for each metric that it has reported."""
 
     x: Literal["step", "time"]
-    items: Annotated[list[MetricCurve], Field(description="in the order in which they were first reported")]
+    items: Annotated[
+        list[MetricCurve], Field(description="the curves, in the order in which the metrics were first reported")
+    ]
 
     @classmethod
     def of(cls, x: Literal["step", "time"], found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
@@ -52,7 +58,7 @@ class Series(Model):
 
 class BestSoFar(Model):
     x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    y: Annotated[list[float], Field(description="the best value by then")]
+    y: Annotated[list[float], Field(description="the best value up to this time")]
 
 
 class BestSoFarOf(BestSoFar):
@@ -66,11 +72,16 @@ class Curves(Model):
     x: Literal["step", "user_step", "time"]
     width: Annotated[
         int,
-        Field(description="of each group of this many reports the lowest and the highest are there; 1: all reports"),
+        Field(
+            description=(
+                "number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are "
+                "returned"
+            )
+        ),
     ]
-    left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
+    left_out: Annotated[int, Field(description="number of trials of the experiment that have no curve here")]
     series: Annotated[list[Series], Field(description="one curve for each trial")]
-    best_so_far: Annotated[BestSoFar, Field(description="the best value by time")]
+    best_so_far: Annotated[BestSoFar, Field(description="the best value over time")]
 
     @classmethod
     def of(
@@ -91,6 +102,45 @@ class Curves(Model):
             series=[_series(experiment, curve) for curve in found.curves],
             best_so_far=BestSoFar(x=best[0], y=best[1]),
         )
+
+
+COLUMNS = "application/vnd.tuner.curves"
+"""The media type of what `as_columns` returns."""
+
+COLUMNS_WORDS = (
+    "for a client that asks for this media type in Accept, as the page does, since it is quicker to write and to read: the "
+    "length of a head (uint32); the head, which is the JSON answer with `count`, the number of points, in each segment instead "
+    "of x and y, padded with spaces; the y of all points (float64; NaN: not finite); the x of all points (`x_type` of the head: "
+    "int32 or float64). The order is that of the head. All numbers are little-endian"
+)
+
+
+def as_columns(
+    experiment: ExperimentRecord,
+    metric: str,
+    x: Literal["step", "user_step", "time"],
+    found: CurveColumns,
+    left_out: int,
+    best: tuple[list[float], list[float]],
+) -> bytes:
+    """Return what `Curves` has, with the points of all curves in two arrays. `COLUMNS_WORDS` describes the bytes."""
+    series: list[dict[str, Any]] = []
+    for (number, state, value), parts in groupby(found.parts, lambda part: (part.trial, part.state, part.best_value)):
+        segments = [{"ordinal": part.ordinal, "cause": part.cause, "count": part.count} for part in parts]
+        one = {
+            "trial_id": trial_id(experiment.public_id, number),
+            "number": number,
+            "state": state,
+            "best_value": value,
+        }
+        series.append({**one, "segments": segments})
+    x_type = "int32" if x == "step" else "float64"
+    whole = {"metric": metric, "mode": mode_of(experiment, metric), "x": x, "x_type": x_type, "width": found.width}
+    rest = {"left_out": left_out, "series": series, "best_so_far": {"x": best[0], "y": best[1]}}
+    head = to_json({**whole, **rest}, inf_nan_mode="null")
+    head += b" " * (-(4 + len(head)) % 8)  # so that the numbers behind it are aligned
+    across = found.x.astype("<i4" if x_type == "int32" else "<f8")
+    return b"".join([struct.pack("<I", len(head)), head, found.y.astype("<f8").data, across.data])
 
 
 def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:

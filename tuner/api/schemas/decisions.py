@@ -18,10 +18,12 @@ DecisionKind = Literal[
 
 
 class Decision(shown(DecisionRecord)):  # type: ignore[misc]
-    # `DecisionRecord` declares the other fields; those here look different in the API.
+    # `DecisionRecord` declares the other fields; these have another form in the API.
     time: Annotated[str, Field(description="when it was made")]
-    kind: Annotated[DecisionKind, Field(description="what was decided")]
-    trial_id: Annotated[str | None, Field(description="the trial that it is about; null: the experiment")]
+    kind: Annotated[DecisionKind, Field(description="the kind of decision")]
+    trial_id: Annotated[
+        str | None, Field(description="number of the trial that it is about; null if it is about the experiment")
+    ]
     state: Annotated[
         Literal["pending", "done", "superseded"], Field(description="whether the driver has carried it out")
     ]

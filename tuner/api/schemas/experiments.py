@@ -1,4 +1,4 @@
-"""Experiments, their dry runs and their importances."""
+"""Experiments, dry runs and parameter importances."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Counts(Model):
 
 
 class Finished(Model):
-    """The trial that was trained to its end with the best last value."""
+    """The best trial, by its last value, among those that were trained to their end."""
 
     trial_id: str
     trial_number: int
@@ -45,13 +45,13 @@ class Finished(Model):
 
 
 class Best(Model):
-    """The best report within the constraints or, with scope "last", the trial with the best last report."""
+    """The best report that satisfies the constraints or, with scope "last", the best of the trials' last reports."""
 
     trial_id: str
     trial_number: int
     value: Number
     iteration: int | None
-    params: Annotated[Json, Field(description="of the segment that reported this value")]
+    params: Annotated[Json, Field(description="ordinal of the segment that reported this value")]
     checkpoint_id: str | None
     finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
 
@@ -62,10 +62,10 @@ class Objective(Model):
 
 
 def expected_gpu_hours(record: ExperimentRecord) -> float | None:
-    """Return the GPU hours that the experiment will have used at its end, at the pace of its trials so far.
+    """Return the estimated GPU hours of the experiment at its end, from the use of its trials so far.
 
-    None before the first trial has ended, and if it is not known how many trials there will be. A trial that runs counts as half
-    an ended one.
+    None before the first trial has ended, and if the number of trials is not known. A running trial counts as half an
+    ended one.
     """
     if record.state.ended:
         return record.gpu_hours
@@ -79,61 +79,73 @@ def expected_gpu_hours(record: ExperimentRecord) -> float | None:
 
 
 class Resolved(Model):
-    """The scheduler and the searcher that are used for what was requested."""
+    """The scheduler and the searcher that are actually used."""
 
-    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
+    scheduler: Annotated[
+        Json, Field(description='the scheduler, with "auto" resolved and all options, including inherited ones')
+    ]
     search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
-    constraints: Annotated[Json, Field(description='what results must satisfy: {"size": {"max": 0.25}}')] = {}  # noqa: RUF012 - pydantic copies it
-    budget: Annotated[str | None, Field(description="what the search may spend and how to raise it, in words")] = None
+    constraints: Annotated[Json, Field(description='the constraints on results: {"size": {"max": 0.25}}')] = {}  # noqa: RUF012 - pydantic copies it
+    budget: Annotated[
+        str | None, Field(description="how much the search may train, and how to raise that, in words")
+    ] = None
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
-    # `ExperimentRecord` declares the other fields; those here come from the spec or are computed.
+    # `ExperimentRecord` declares the other fields; these come from the spec or are computed.
     name: str
-    notes: Annotated[str, Field(description="notes of users, in Markdown")]
-    tags: Annotated[dict[str, str], Field(description="keys and values that users gave it")]
-    metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
+    notes: Annotated[str, Field(description="the users' notes, in Markdown")]
+    tags: Annotated[dict[str, str], Field(description="tags that users have set")]
+    metric: Annotated[str, Field(description="the first objective, which schedulers use")]
     mode: Literal["min", "max"]
-    objectives: Annotated[
-        list[Objective], Field(description="all objectives; the first is the one that schedulers look at")
-    ]
+    objectives: Annotated[list[Objective], Field(description="all objectives; schedulers use the first")]
     num_samples: int | None
     max_t: int | None
     time_attr: str
     seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
-    priority: Annotated[int, Field(description="experiments of a higher priority get room on the cluster first")]
+    priority: Annotated[int, Field(description="experiments of a higher priority get resources first")]
     weight: Annotated[
         float, Field(description="share of the cluster relative to other experiments of the same priority")
     ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
-    search: Annotated[Json, Field(description="as it was requested; `resolved` has what is used")]
-    scheduler: Annotated[Json, Field(description="as it was requested; `resolved` has what is used")]
-    resolved: Annotated[Resolved | None, Field(description="null if an older version created it")]
-    method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
-    stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
+    search: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
+    scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
+    resolved: Annotated[
+        Resolved | None,
+        Field(description="the scheduler and searcher that are used; null if an older version created the experiment"),
+    ]
+    method: Annotated[str, Field(description='the search method in a few words: "tpe + asha", "freeze_thaw (auto)"')]
+    stop: Annotated[Json, Field(description="when a trial is complete, in addition to max_t")]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
-    entrypoint: Annotated[str | None, Field(description="null if the function is pickled by value")]
+    entrypoint: Annotated[str | None, Field(description="'module:function'; null if the function is pickled by value")]
     forked_from: Annotated[
-        str | None, Field(description="the experiment whose spec this one began with; null: it is no fork")
+        str | None, Field(description="the experiment that this one was forked from; null if it is not a fork")
     ]
     abandoned: Annotated[
-        bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
+        bool, Field(description="whether its script has ended and no driver drives it; it continues when it is resumed")
     ]
-    how_to_go_on: Annotated[str | None, Field(description="if it is abandoned, what to do, in words")]
-    metrics: Annotated[list[str], Field(description="names reported so far")]
+    how_to_go_on: Annotated[str | None, Field(description="if it is abandoned: what to do, in words")]
+    metrics: Annotated[list[str], Field(description="names of the metrics reported so far")]
     counts: Annotated[Counts, Field(description="trials by state")]
     expected_gpu_hours: Annotated[
         float | None,
-        Field(description="at its end, if its other trials use as many as those so far; null: too early to tell"),
+        Field(
+            description=(
+                "estimated GPU hours at its end, if further trials use as many as those so far; null if it is too "
+                "early to tell"
+            )
+        ),
     ]
-    trials: Annotated[int, Field(description="how many trials there are")]
+    trials: Annotated[int, Field(description="number of trials")]
     best: Annotated[Best | None, Field(description="the best trial so far")]
     labels: Annotated[
         dict[str, list[Any]],
-        Field(description="what the values of a parameter stand for, if they are indices of choices"),
+        Field(description="for parameters whose values are indices of choices: the meaning of each index"),
     ]
-    actions: Annotated[list[Action], Field(description="what its state allows now: verbs, edit (PATCH), delete, ...")]
+    actions: Annotated[
+        list[Action], Field(description="the actions that its state allows now: verbs, edit (PATCH), delete, ...")
+    ]
 
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
@@ -185,46 +197,54 @@ class Continuation(Body):
         Field(
             ge=1,
             le=1_000_000,
-            description="trials to add; of a grid, how many more times to run it; null: none, the limits allow more",
+            description=(
+                "trials to add; for a grid, how many more times to run it; null: add none, because raised limits "
+                "allow more already"
+            ),
             examples=[20],
         ),
     ] = None
 
 
 class ExperimentFork(Body):
-    """A new experiment with the spec of this one, changed."""
+    """A new experiment with the spec of this one and changes."""
 
     changes: Annotated[
         dict[str, Any],
         Field(
-            description="a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, anything else "
-            "replaces. Without a name, the new experiment gets that of this one and -fork",
+            description=(
+                "a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, any "
+                "other value replaces the old one. Without a name, the new experiment is named after this one, "
+                "with the suffix -fork"
+            ),
             examples=[{"num_samples": 32, "space": {"lr": {"upper": 0.5}}, "limits": {"max_concurrent_trials": 4}}],
         ),
     ] = {}  # noqa: RUF012 - pydantic copies it
     learn: Annotated[
         bool,
-        Field(
-            description="add this experiment to warm_start, so that the search begins with what its trials have shown"
-        ),
+        Field(description="add this experiment to warm_start, so that the new search learns from its trials"),
     ] = False
 
 
 class Configuration(Model):
     params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
-    config: Annotated[Json, Field(description="what the function would get")]
+    config: Annotated[Json, Field(description="the nested dict that the training function would get")]
 
 
 class DryRun(Model):
-    """The consequences of creating this experiment."""
+    """The effects that creating this experiment would have."""
 
     name: str
     metric: str
     mode: Literal["min", "max"]
-    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
-    search: Annotated[Json, Field(description='what "auto" stands for, with all options')]
-    notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
-    num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]
+    scheduler: Annotated[
+        Json, Field(description='the scheduler, with "auto" resolved and all options, including inherited ones')
+    ]
+    search: Annotated[Json, Field(description='the searcher, with "auto" resolved and all options')]
+    notes: Annotated[
+        list[str], Field(description="why the scheduler, the searcher and other defaults were chosen, in words")
+    ]
+    num_samples: Annotated[int | None, Field(description="number of trials; null: as many as the time budget allows")]
     max_t: int | None
     time_attr: str
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
@@ -232,12 +252,14 @@ class DryRun(Model):
     gpu_hours_at_most: Annotated[
         float | None,
         Field(
-            description="if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or "
-            "num_samples, is not known"
+            description=(
+                "the GPU hours if every trial trains to max_t at seconds_per_iteration, or what the limits allow "
+                "if that is less; null if unknown"
+            )
         ),
     ]
     configurations: Annotated[
-        list[Configuration], Field(description="of the first trials, as long as no result is known")
+        list[Configuration], Field(description="configurations of the trials that start before any result is known")
     ]
 
     @classmethod
@@ -261,18 +283,21 @@ class DryRun(Model):
 
 
 class Share(Model):
-    parameter: Annotated[str, Field(description="its name, flat")]
-    share: Annotated[float, Field(description="from 0 to 1")]
+    parameter: Annotated[str, Field(description="its path: 'optimizer/lr'")]
+    share: Annotated[float, Field(description="its importance, from 0 to 1")]
 
 
 class Importances(Model):
     metric: str
     items: Annotated[
-        list[Share], Field(description="the most important first; they add up to 1; empty if there are too few results")
+        list[Share],
+        Field(description="the most important first; the importances add up to 1; empty if there are too few results"),
     ]
-    trials: Annotated[int, Field(description="ended trials with a result")]
-    needed: Annotated[int, Field(description="how many of these are needed")]
-    left_out: Annotated[int, Field(description="ended trials that were not used; at most 5,000 are, evenly spaced")]
+    trials: Annotated[int, Field(description="number of ended trials with a result that were used")]
+    needed: Annotated[int, Field(description="number of such trials that is needed")]
+    left_out: Annotated[
+        int, Field(description="number of ended trials that were not used; at most 5,000 evenly spaced ones are used")
+    ]
 
     @classmethod
     def of(cls, found: Importance) -> Importances:
@@ -286,7 +311,7 @@ class ExperimentPage(PageOf[Experiment]):
 
 @functools.lru_cache(maxsize=256)
 def labels(space: str) -> dict[str, list[Any]]:
-    """Return the labels of choices whose values are indices, by path. `space` is JSON text."""
+    """Return the labels of choices whose values are indices, by path. `space` is a string of JSON."""
     return Space.from_json(json.loads(space), opaque=True).labels()
 
 

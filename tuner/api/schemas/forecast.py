@@ -1,4 +1,4 @@
-"""The forecast of an experiment: when it will end, what it will have found by then, and what more training would bring."""
+"""The forecast of an experiment: its end, its best value then, and the gain of more training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tuner.experiment import forecast as forecasts
 
 
 class ForecastRange(Model):
-    """An expected value with an interval that is meant to hold in eight of ten cases."""
+    """An expected value with an 80 % prediction interval."""
 
-    expected: Annotated[float, Field(description="the middle of what is to be expected")]
-    low: Annotated[float, Field(description="where the interval begins")]
-    high: Annotated[float, Field(description="where the interval ends")]
+    expected: Annotated[float, Field(description="the expected value")]
+    low: Annotated[float, Field(description="lower end of the interval")]
+    high: Annotated[float, Field(description="upper end of the interval")]
 
     @classmethod
     def of(cls, found: forecasts.Range) -> ForecastRange:
@@ -27,39 +27,39 @@ class ForecastEnd(Model):
         Literal["num_samples", "budget", "time_budget_s", "gpu_hours"],
         Field(description="the limit that is expected to end the experiment"),
     ]
-    reason: Annotated[str, Field(description="what ends it, in words")]
-    seconds: Annotated[
-        ForecastRange, Field(description="seconds that it will still run, without the time for which it is paused")
-    ]
+    reason: Annotated[str, Field(description="the cause of the end, in words")]
+    seconds: Annotated[ForecastRange, Field(description="the remaining running time in seconds, without pauses")]
 
 
 class ForecastMore(Model):
-    gpu_hours: Annotated[
-        float | None, Field(description="the GPU hours that this is about; null if trials use no GPUs")
-    ]
-    seconds: Annotated[float, Field(description="how long they take at the present pace")]
+    gpu_hours: Annotated[float | None, Field(description="the additional GPU hours; null if trials use no GPUs")]
+    seconds: Annotated[float, Field(description="seconds that they take at the current pace")]
     improvement: Annotated[
-        float, Field(description="by how much the best value will improve on average; above 0 whatever the mode")
+        float, Field(description="the expected improvement of the best value; positive for both modes")
     ]
-    low: Annotated[float, Field(description="it will improve by at least this in nine of ten cases")]
-    high: Annotated[float, Field(description="it will improve by at most this in nine of ten cases")]
+    low: Annotated[float, Field(description="the improvement is at least this with a probability of 90 %")]
+    high: Annotated[float, Field(description="the improvement is at most this with a probability of 90 %")]
     chance: Annotated[float, Field(description="the probability of any improvement")]
 
 
 class Forecast(Model):
-    """A forecast as of the newest event, from how much recorded searches still found when they were as far as this one."""
+    """A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage."""
 
     metric: Annotated[str, Field(description="the first objective")]
     time: Annotated[Timestamp | None, Field(description="when the newest event was; null before the first")]
-    end: Annotated[ForecastEnd | None, Field(description="null: it has ended, or it is too early to tell")]
+    end: Annotated[
+        ForecastEnd | None, Field(description="its expected end; null if it has ended or it is too early to tell")
+    ]
     best: Annotated[
         ForecastRange | None,
-        Field(description="its best value at the end, never worse than the present one; null: it is too early to tell"),
+        Field(
+            description="its best value at the end, never worse than the current one; null if it is too early to tell"
+        ),
     ]
     more: Annotated[
-        ForecastMore | None, Field(description="what more training would bring; null: it is too early to tell")
+        ForecastMore | None, Field(description="the effect of more training; null if it is too early to tell")
     ]
-    summary: Annotated[str, Field(description="all of it, or why there is none, in sentences")]
+    summary: Annotated[str, Field(description="the forecast in sentences, or why there is none")]
 
     @classmethod
     def of(cls, found: forecasts.Forecast) -> Forecast:

@@ -1,4 +1,4 @@
-"""The parts that all answers share: times, described models, pages, problems."""
+"""Types that all answers use: times, models with descriptions, pages, problems."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _as_text(time: Any) -> Any:
 
 
 Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
-"""A time. Made from seconds since 1970."""
+"""A time, converted from seconds since 1970."""
 
 
 WORDS = {
     "action": "a verb",
-    "best_value": "the best value of the first objective, within the constraints",
-    "cause": "why it was started",
-    "checkpoint_id": "its checkpoint; null if none is kept",
+    "best_value": "the best value of the first objective that satisfies the constraints",
+    "cause": "the cause of its start",
+    "checkpoint_id": "its checkpoint; null if it has none",
     "created_at": "when it was created",
     "ended_at": "when it reached its final state",
     "experiment_id": "exp_...",
@@ -54,9 +54,9 @@ WORDS = {
     "metric": "the name of the metric",
     "mode": "whether the metric is minimised or maximised",
     "name": "the name of the experiment",
-    "num_samples": "trials to start; null: until the time budget is spent",
-    "number": "counts the trials of the experiment from 0",
-    "ordinal": "counts the segments of the trial from 1",
+    "num_samples": "number of trials to start; null: as many as the time budget allows",
+    "number": "the trial's number within the experiment, from 0",
+    "ordinal": "the segment's number within the trial, from 1",
     "params": 'the configuration, flat: "optimizer/lr" -> value',
     "rank": "the rank, from 0",
     "reason": "the reason, in words",
@@ -66,15 +66,15 @@ WORDS = {
     "source_trial_number": "the trial that saved that checkpoint",
     "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
     "started_at": "when it started; null before",
-    "state": "where it is in its life",
+    "state": "its state",
     "time_attr": "what max_t counts",
     "trial_id": "trl_...",
-    "trial_number": "counts the trials of the experiment from 0",
+    "trial_number": "the trial's number within the experiment, from 0",
     "value": "the value of the first objective",
     "x": "the horizontal axis",
     "y": "the values of the metric",
 }
-"""The meaning of fields that mean the same wherever they occur. Other fields have their own description."""
+"""Descriptions of fields that have the same meaning in every model. Other fields have their own description."""
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -88,19 +88,19 @@ class Model(BaseModel):
         ser_json_inf_nan="null",
         json_schema_serialization_defaults_required=True,
         json_schema_extra=_describe,
-        validate_by_name=True,  # the client reads answers into these models, under the names of the API
+        validate_by_name=True,  # the client parses answers with these models, which use the names of the API
         validate_by_alias=True,
     )
 
 
 class Body(BaseModel):
-    """Base of what requests carry: unknown fields are mistakes, and no type is taken for another."""
+    """Base of request bodies: unknown fields are errors, and types are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
-    """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
+    """Return a model of a record's fields that have an `About`, with the names and types of the API."""
     fields: dict[str, Any] = {}
     for name, plain, about in _shown_fields(record):
         if name not in leave_out:
@@ -111,13 +111,13 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return the fields of a record that have an `About`, as arguments of a model that `shown` has made."""
+    """Return a record's fields that have an `About`, as arguments for a model made by `shown`."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 
 @functools.cache
 def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
-    """Return (name, type, About) of each field that the API shows."""
+    """Return (name, type, About) for each field that the API shows."""
     hints = get_type_hints(record, include_extras=True).items()
     marked = ((name, get_args(hint)) for name, hint in hints)
     return tuple((name, args[0], mark) for name, args in marked for mark in args if isinstance(mark, About))
@@ -125,22 +125,22 @@ def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
 
 class PageOf(Model, Generic[T]):
     items: list[T]
-    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")] = None
+    next_page_token: Annotated[str | None, Field(description="token of the next page; null on the last page")] = None
 
 
 class ErrorItem(Model):
     pointer: Annotated[str, Field(description="JSON pointer to the field; empty for the whole document")]
-    message: Annotated[str, Field(description="what is wrong, what was expected, and what is near")]
+    message: Annotated[str, Field(description="what is wrong, what was expected, and the nearest valid name")]
 
 
 class Problem(Model):
     """An error, as RFC 9457 defines it."""
 
     type: Annotated[str, Field(description="always about:blank")] = "about:blank"
-    title: Annotated[str, Field(description="the phrase of the status")]
-    status: Annotated[int, Field(description="the status of the answer")]
+    title: Annotated[str, Field(description="the phrase of the HTTP status")]
+    status: Annotated[int, Field(description="the HTTP status")]
     detail: Annotated[str, Field(description="what is wrong, in a sentence")]
     request_id: Annotated[str | None, Field(description="also in the header X-Request-Id and in the service's log")] = (
         None
     )
-    errors: Annotated[list[ErrorItem], Field(description="each mistake with the field that it is about")] = []
+    errors: Annotated[list[ErrorItem], Field(description="each mistake, with the field that it is about")] = []

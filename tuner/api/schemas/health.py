@@ -12,6 +12,6 @@ from tuner.api.schemas.forms import Model
 class Health(Model):
     status: Annotated[
         Literal["ok", "ready", "unready"],
-        Field(description="ok: it answers; ready or unready: whether it can run experiments"),
+        Field(description="ok: the service answers; ready or unready: whether it can run experiments"),
     ]
-    problems: Annotated[list[str], Field(description="why it is not ready")] = []  # noqa: RUF012 - pydantic copies it
+    problems: Annotated[list[str], Field(description="the reasons why it is not ready")] = []  # noqa: RUF012 - pydantic copies it

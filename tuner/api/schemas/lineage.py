@@ -1,4 +1,4 @@
-"""The lineage of a trial: the segments that its weights come from, and the schedule that led to its result."""
+"""The lineage of a trial: the segments that led to its weights, and the schedule of configurations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ class LineageSegment(Model):
     ordinal: int
     cause: Cause
     start_iteration: int
-    end_iteration: Annotated[int, Field(description="where the next one continued from it, or where it is now")]
+    end_iteration: Annotated[
+        int,
+        Field(
+            description=(
+                "the training_iteration from which the next segment continued; for the last segment, its current one"
+            )
+        ),
+    ]
     source_checkpoint_id: str | None
     source_trial_number: int | None
     params: Json
@@ -37,7 +44,7 @@ class LineageSegment(Model):
 
 
 class ScheduleEntry(Model):
-    iteration: Annotated[int, Field(description="after which it applies")]
+    iteration: Annotated[int, Field(description="the training_iteration after which this configuration applies")]
     trial_number: int
     params: Json
 
@@ -46,7 +53,9 @@ class Lineage(Model):
     trial_id: str
     trial_number: int
     items: list[LineageSegment]
-    schedule: Annotated[list[ScheduleEntry], Field(description="train with these to repeat what was found")]
+    schedule: Annotated[
+        list[ScheduleEntry], Field(description="the configurations in order; train with them to repeat the result")
+    ]
 
     @classmethod
     def of(cls, record: TrialRecord, links: list[Link]) -> Lineage:

@@ -19,12 +19,20 @@ class LogItem(Model):
 
     segment: Annotated[int, Field(description="ordinal of the segment within the trial")]
     rank: Annotated[int, Field(description="the rank that printed it")]
-    stream: Annotated[str, Field(description="always output: both streams, in the order in which they were written")]
-    text: Annotated[str, Field(description="what it printed; a separate line says where bytes are missing")]
+    stream: Annotated[
+        str, Field(description="always 'output': stdout and stderr, in the order in which they were written")
+    ]
+    text: Annotated[str, Field(description="the text that it printed; a separate line marks where bytes are missing")]
     start: Annotated[int, Field(description="offset of the text in the rank's log, in bytes")]
-    end: Annotated[int, Field(description="the offset that follows the text; ask for what follows with `offset`")]
-    left_out: Annotated[int, Field(description="how many bytes in between are not kept; a line in the text says where")]
-    complete: Annotated[bool, Field(description="the text goes up to the end, and the rank prints no more")]
+    end: Annotated[
+        int, Field(description="offset of the end of the text, in bytes; pass it as `offset` to get what follows")
+    ]
+    left_out: Annotated[
+        int, Field(description="number of bytes in between that were not kept; a line in the text marks where")
+    ]
+    complete: Annotated[
+        bool, Field(description="whether the text includes the end of the log, and the rank prints no more")
+    ]
 
 
 class Logs(Model):
@@ -49,7 +57,7 @@ class Usage(Model):
 
 
 class LiveRank(Model):
-    """The stack and the resource usage of a rank now. null if it does not answer, or uses no GPU."""
+    """The current stack and resource usage of a rank. Values are null if it does not answer or uses no GPU."""
 
     rank: int
     stack: Annotated[str, Field(description="the Python stack of its training thread")]
@@ -58,9 +66,11 @@ class LiveRank(Model):
     ] = None
     rss_bytes: Annotated[int | None, Field(description="resident memory of the process")] = None
     threads: Annotated[int | None, Field(description="threads of the process")] = None
-    gpu_bytes: Annotated[int | None, Field(description="allocated by torch")] = None
-    gpu_reserved_bytes: Annotated[int | None, Field(description="reserved by torch")] = None
-    gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, with all their processes")] = None
+    gpu_bytes: Annotated[int | None, Field(description="GPU memory allocated by torch")] = None
+    gpu_reserved_bytes: Annotated[int | None, Field(description="GPU memory reserved by torch")] = None
+    gpu_percent: Annotated[
+        float | None, Field(description="utilization of its GPUs, by all processes that use them")
+    ] = None
 
 
 class Live(Model):

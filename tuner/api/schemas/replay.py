@@ -1,4 +1,4 @@
-"""The replay of an experiment under another scheduler: what it would have cost and found, beside what happened."""
+"""The replay of an experiment under another scheduler: its cost and result, compared with what happened."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ class ReplayRequest(Model):
     ] = None
     search: Annotated[
         str | Json | None,
-        Field(description="a type or its JSON form; null: configurations come in the order of the experiment"),
+        Field(description="a type or its JSON form; null: the recorded configurations, in their original order"),
     ] = None
     max_concurrent_trials: Annotated[
-        int | None, Field(ge=1, le=100_000, description="trials that train at once; null: as many as did")
+        int | None,
+        Field(
+            ge=1,
+            le=100_000,
+            description="trials that train at once; null: as many as trained at once in the experiment",
+        ),
     ] = None
 
     @classmethod
@@ -39,7 +44,7 @@ class ReplayRequest(Model):
 
 
 def _mistake(item: dict[str, Any]) -> tuple[str, str]:
-    place = [str(part) for part in item["loc"]][:1]  # what follows names a member of a union
+    place = [str(part) for part in item["loc"]][:1]  # the rest of the location names a member of a union
     message = str(item["msg"])
     if item["type"] == "extra_forbidden":
         message = f"unknown field{did_you_mean(place[0], list(ReplayRequest.model_fields))}"
@@ -49,14 +54,12 @@ def _mistake(item: dict[str, Any]) -> tuple[str, str]:
 class TrialOutcome(Model):
     state: Annotated[
         TrialState | Literal["censored"],
-        Field(
-            description="censored: it would have gone on beyond what was recorded of it, with unknown cost and result"
-        ),
+        Field(description="censored: it would have trained for longer than was recorded, with unknown cost and result"),
     ]
-    iterations: Annotated[int, Field(description="reports, each counted once")]
+    iterations: Annotated[int, Field(description="number of reports")]
     value: Annotated[
         Number,
-        Field(description="the value of the first objective that counts; null if none is within the constraints"),
+        Field(description="its value of the first objective; null if no report satisfies the constraints"),
     ]
     reason: str
 
@@ -66,24 +69,24 @@ class ReplayedTrial(Model):
     params: Json
     recorded: Annotated[TrialOutcome, Field(description="what happened")]
     replayed: Annotated[
-        TrialOutcome | None, Field(description="what would have happened; null: it would not have been started")
+        TrialOutcome | None, Field(description="the outcome in the replay; null: it would not have been started")
     ]
 
 
 class ReplayTotals(Model):
     trials: Annotated[int, Field(description="trials that were started")]
     reports: Annotated[int, Field(description="reports of all trials together")]
-    training_s: Annotated[float, Field(description="seconds of training of all trials together, without starts")]
+    training_s: Annotated[float, Field(description="seconds of training of all trials together, without their starts")]
     duration_s: Annotated[float, Field(description="seconds from the first start to the end")]
     best_trial: Annotated[int | None, Field(description="number of the best trial")]
     best_value: Number
 
 
 class Replay(Model):
-    """The outcome of a replay beside what happened. Nothing is estimated: what was not recorded is censored."""
+    """The outcome of a replay, compared with what happened. Nothing is estimated: values that were not recorded are censored."""
 
     summary: Annotated[str, Field(description="the outcome in one sentence")]
-    method: Annotated[str, Field(description='what was replayed, in a few words: "asha(reduction_factor=3)"')]
+    method: Annotated[str, Field(description='the scheduler in a few words: "asha(reduction_factor=3)"')]
     scheduler: Annotated[Json, Field(description="with all options")]
     search: Annotated[
         Json | None,
@@ -91,14 +94,15 @@ class Replay(Model):
     ]
     saved: Annotated[
         float,
-        Field(description="share of the reports that would not have been made; an upper bound if trials are censored"),
+        Field(description="share of the reports that would have been saved; an upper bound if trials are censored"),
     ]
-    censored: Annotated[int, Field(description="trials that would have gone on beyond what was recorded of them")]
-    recorded: Annotated[ReplayTotals, Field(description="what the experiment cost and found")]
+    censored: Annotated[int, Field(description="number of trials that would have trained for longer than was recorded")]
+    recorded: Annotated[ReplayTotals, Field(description="the cost and the result of the experiment")]
     replayed: Annotated[
-        ReplayTotals, Field(description="what it would have; the cost is a lower bound if trials are censored")
+        ReplayTotals,
+        Field(description="the cost and the result of the replay; the cost is a lower bound if trials are censored"),
     ]
-    notes: Annotated[list[str], Field(description="how to read it, in sentences")]
+    notes: Annotated[list[str], Field(description="notes on how to read the outcome")]
     trials: Annotated[list[ReplayedTrial], Field(description="the recorded trials, by number")]
 
     @classmethod

@@ -22,7 +22,7 @@ class TimelineSpan(Model):
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]
-    end: Annotated[float, Field(description="seconds since started_at; duration_s if it goes on")]
+    end: Annotated[float, Field(description="seconds since started_at; equal to duration_s if it has not ended")]
     trial_number: Annotated[int | None, Field(description="null if a device is idle")]
     segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if a device is idle")]
 
@@ -35,23 +35,23 @@ class TimelineTrial(Model):
 
 
 class TimelineDevice(Model):
-    """A GPU, or the place of one rank on a node without GPUs."""
+    """A GPU, or on a node without GPUs the slot of one rank."""
 
     host: Annotated[str, Field(description="the node")]
-    name: Annotated[str, Field(description='"GPU 0", or "rank 1" for the first place of a rank')]
+    name: Annotated[str, Field(description='"GPU 0", or "rank 1" for the first slot of a rank')]
     busy: Annotated[float, Field(description="share of the time in which these trials held it, from 0 to 1")]
-    spans: Annotated[list[TimelineSpan], Field(description="in time, with idle ones between")]
+    spans: Annotated[list[TimelineSpan], Field(description="its spans in order, with idle ones between them")]
 
 
 class Timeline(Model):
-    """A page of the timeline: some of the trials over time, and the devices that they held."""
+    """A page of the timeline: some of the trials, and the devices that they held."""
 
     started_at: Annotated[Timestamp, Field(description="where the timeline begins")]
-    duration_s: Annotated[float, Field(description="seconds that it spans, until now or until the experiment ended")]
+    duration_s: Annotated[float, Field(description="its length in seconds, up to now or the end of the experiment")]
     trials: Annotated[list[TimelineTrial], Field(description="by number")]
-    devices: Annotated[list[TimelineDevice], Field(description="by node; only what these trials held")]
-    totals: Annotated[dict[str, float], Field(description="seconds of these trials together, by phase")]
-    total: Annotated[int, Field(description="how many trials the experiment has")]
+    devices: Annotated[list[TimelineDevice], Field(description="the devices that these trials held, by node")]
+    totals: Annotated[dict[str, float], Field(description="seconds in each phase, summed over these trials")]
+    total: Annotated[int, Field(description="number of trials of the experiment")]
 
     @classmethod
     def of(cls, found: timelines.Timeline) -> Timeline:

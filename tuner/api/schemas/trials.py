@@ -24,11 +24,14 @@ class Failure(Model):
     kind: Annotated[
         Literal["user", "system", "placement", "spec"],
         Field(
-            description="user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work"
+            description=(
+                "user: the trial's code failed; system: a node, process or device failed; placement: no "
+                "resources; spec: the spec cannot work"
+            )
         ),
     ]
     cause: Annotated[str, Field(description="exception, signal, exit, oom, hang, node_lost, ...")]
-    message: Annotated[str, Field(description="one line: what went wrong")]
+    message: Annotated[str, Field(description="the error in one line")]
     rank: Annotated[int | None, Field(description="the rank that failed first")]
     node: Annotated[str | None, Field(description="the node of that rank")]
     pid: Annotated[int | None, Field(description="the process of that rank")]
@@ -39,27 +42,29 @@ class Failure(Model):
 
 class Checkpoint(Model):
     id: Annotated[str, Field(description="ckpt_...")]
-    uri: Annotated[str, Field(description="where it is stored")]
+    uri: Annotated[str, Field(description="its path or URI")]
     step: Annotated[int, Field(description="training_iteration of the report that saved it")]
     bytes: Annotated[int, Field(description="its size")]
     node: Annotated[
         str | None,
         Field(
-            description="Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI"
+            description="Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI"
         ),
     ] = None
 
 
 class CheckpointItem(Checkpoint):
-    """A checkpoint, with where it comes from."""
+    """A checkpoint and its source."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the number of the trial that saved it")]
     segment: Annotated[int, Field(description="the ordinal of the segment that saved it")]
     state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="whether its files can be used")]
-    pinned: Annotated[bool, Field(description="it is kept, whatever the policy of the experiment says")]
-    actions: Annotated[list[CheckpointAction], Field(description="what can be done with it now")]
+    pinned: Annotated[
+        bool, Field(description="whether it is pinned, so that the experiment's policy does not delete it")
+    ]
+    actions: Annotated[list[CheckpointAction], Field(description="the actions that its state allows now")]
 
     @classmethod
     def of(cls, record: CheckpointRecord, experiment: ExperimentRecord) -> Self:
@@ -91,7 +96,7 @@ class Enqueue(Body):
         Field(
             min_length=1,
             max_length=1000,
-            description="flat or nested params; what one leaves out is drawn at random",
+            description="flat or nested params; missing ones are drawn at random",
             examples=[[{"lr": 0.01, "width": 64}, {"lr": 0.1}]],
         ),
     ]
@@ -101,10 +106,11 @@ class Fork(Body):
     """A new trial from a checkpoint of this one."""
 
     checkpoint_id: Annotated[
-        str | None, Field(max_length=100, description="one of the trial's; null: the newest that can be used")
+        str | None, Field(max_length=100, description="one of the trial's checkpoints; null: the newest usable one")
     ] = None
     params: Annotated[
-        dict[str, Any], Field(description="flat params to change; the others are the trial's", examples=[{"lr": 0.001}])
+        dict[str, Any],
+        Field(description="flat params to change; the others are copied from the trial", examples=[{"lr": 0.001}]),
     ] = {}  # noqa: RUF012 - pydantic copies it
 
 
@@ -127,9 +133,9 @@ class SegmentPage(PageOf[SegmentItem]):
 
 
 class Trial(shown(TrialRecord)):  # type: ignore[misc]
-    """One configuration that is evaluated, with its newest results."""
+    """One configuration under evaluation, with its newest results."""
 
-    # `TrialRecord` declares the other fields; those here look different in the API.
+    # `TrialRecord` declares the other fields; these have another form in the API.
     last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
     error: Annotated[
         Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
@@ -137,7 +143,11 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
     checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
     actions: Annotated[
         list[TrialAction],
-        Field(description="what its state allows now: verbs, and fork if a trial can start from its newest checkpoint"),
+        Field(
+            description=(
+                "the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint"
+            )
+        ),
     ] = []  # noqa: RUF012 - pydantic copies it
 
     @classmethod
@@ -148,23 +158,25 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 
 class TrialPage(PageOf[Trial]):
-    total: Annotated[int, Field(description="how many trials match, on all pages together")]
+    total: Annotated[int, Field(description="number of matching trials on all pages")]
 
 
 class TrialSample(Model):
-    """Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them."""
+    """A sample of an experiment's trials: the best ones, and others spread evenly over the rest of the ranking."""
 
-    items: Annotated[list[Trial], Field(description="by number; all trials, if there are no more than were asked for")]
+    items: Annotated[list[Trial], Field(description="ordered by number; all trials if there are at most `size`")]
     ranks: Annotated[
         list[int],
         Field(
-            description="the place of each item by best value among all trials, from 1; those without a value are last"
+            description="the rank of each item among all trials by best value, from 1; trials without a value are last"
         ),
     ]
-    total: Annotated[int, Field(description="how many trials there are")]
+    total: Annotated[int, Field(description="number of all trials")]
     trained: Annotated[
         int | None,
-        Field(description="iterations of all completed and stopped trials, at most max_t each; null without a max_t"),
+        Field(
+            description="sum of the iterations of all completed and stopped trials, at most max_t each; null without a max_t"
+        ),
     ]
 
     @classmethod
@@ -174,13 +186,13 @@ class TrialSample(Model):
 
 
 class TrialDetail(Trial):
-    segments: Annotated[list[Segment], Field(description="in the order in which they ran")]
+    segments: Annotated[list[Segment], Field(description="its segments, oldest first")]
 
 
 class Pareto(Model):
-    """The trials that no other one beats in all objectives, by their newest values."""
+    """The Pareto front, by the newest values of the trials."""
 
-    metrics: Annotated[list[str], Field(description="the objectives, in their order")]
-    items: Annotated[list[Trial], Field(description="by number, at most 1,000")]
-    total: Annotated[int, Field(description="how many trials are on the front")]
-    of: Annotated[int, Field(description="how many trials were compared")]
+    metrics: Annotated[list[str], Field(description="the objectives, in the order of the spec")]
+    items: Annotated[list[Trial], Field(description="ordered by number; at most 1,000")]
+    total: Annotated[int, Field(description="number of trials on the front")]
+    of: Annotated[int, Field(description="number of trials that were compared")]

@@ -15,7 +15,7 @@ Url = Annotated[
     str,
     Field(
         max_length=2000,
-        description="where deliveries are sent by POST, such as https://example.com/hook; redirects are not followed",
+        description="the URL to which deliveries are sent by POST, such as https://example.com/hook; redirects are not followed",
         examples=["https://example.com/hook"],
     ),
 ]
@@ -24,7 +24,7 @@ Events = Annotated[
     Field(
         min_length=1,
         max_length=20,
-        description="what it is told of",
+        description="the events that it receives",
         examples=[["experiment.completed", "trial.failed"]],
     ),
 ]
@@ -41,20 +41,27 @@ class NewWebhook(Body):
     events: Events
     project: Annotated[
         str | None,
-        Field(pattern=PROJECT, description="only experiments of this project; null: all, or the one of the caller"),
+        Field(
+            pattern=PROJECT,
+            description=(
+                "only experiments of this project; null: all projects, or the caller's project if the caller is "
+                "limited to one"
+            ),
+        ),
     ] = None
     experiment_id: Annotated[
-        str | None, Field(max_length=100, description="exp_...: only this experiment; null: all of the project")
+        str | None,
+        Field(max_length=100, description="exp_...: only this experiment; null: all experiments of the project"),
     ] = None
-    format: Annotated[FormatName, Field(description="json, or slack for an incoming webhook of Slack")] = "json"
+    format: Annotated[FormatName, Field(description="json, or slack for Slack's incoming webhooks")] = "json"
     threshold: Threshold = None
 
 
 class WebhookPatch(Body):
-    """The changes of a webhook. A field that is null or left out stays as it is."""
+    """Changes of a webhook. Fields that are null or left out keep their values."""
 
-    url: Annotated[Url | None, Field(description="where deliveries are sent from now on")] = None
-    events: Annotated[Events | None, Field(description="what it is told of")] = None
+    url: Annotated[Url | None, Field(description="the new URL")] = None
+    events: Annotated[Events | None, Field(description="the events that it receives")] = None
     format: Annotated[FormatName | None, Field(description="json or slack")] = None
     threshold: Threshold = None
 
@@ -63,18 +70,18 @@ class Webhook(Model):
     """A webhook without its secret."""
 
     id: Annotated[str, Field(description="whk_...")]
-    url: Annotated[str, Field(description="where deliveries are sent")]
-    events: Annotated[list[EventName], Field(description="what it is told of")]
+    url: Annotated[str, Field(description="the URL to which deliveries are sent")]
+    events: Annotated[list[EventName], Field(description="the events that it receives")]
     project: Annotated[str | None, Field(description="only experiments of this project; null: all")]
-    experiment_id: Annotated[str | None, Field(description="only this experiment; null: all of the project")]
+    experiment_id: Annotated[
+        str | None, Field(description="only this experiment; null: all experiments of the project")
+    ]
     format: Annotated[FormatName, Field(description="json or slack")]
     threshold: Annotated[float | None, Field(description="for objective.reached")]
     created_at: Timestamp
     secret: Annotated[
         str | None,
-        Field(
-            description="the key of the signatures; it is shown only in the answer to the request that creates the webhook"
-        ),
+        Field(description="the key of the signatures; only the response that creates the webhook contains it"),
     ] = None
 
     @classmethod
@@ -102,16 +109,17 @@ class WebhookList(Model):
 class Delivery(Model):
     """One message to one webhook."""
 
-    id: Annotated[str, Field(description="dlv_...; also in the header Tuner-Delivery, the same at every attempt")]
-    event: Annotated[SentEvent, Field(description="what happened; test: somebody asked for a test")]
+    id: Annotated[str, Field(description="dlv_...; also in the header Tuner-Delivery; the same for every attempt")]
+    event: Annotated[SentEvent, Field(description="the event; test: a test that somebody requested")]
     experiment_id: Annotated[str, Field(description="exp_...; exp_test in a test")]
     state: Annotated[
-        Literal["pending", "delivered", "failed"], Field(description="failed: given up after the last attempt")
+        Literal["pending", "delivered", "failed"],
+        Field(description="failed: no attempt succeeded, and no more are made"),
     ]
-    attempts: Annotated[int, Field(description="how often it was sent")]
-    next_attempt_at: Annotated[str | None, Field(description="null if it is not pending")]
-    last_status: Annotated[int | None, Field(description="the status of the receiver's latest answer, if any")]
-    last_error: Annotated[str | None, Field(description="why the latest attempt failed, if it did")]
+    attempts: Annotated[int, Field(description="number of attempts so far")]
+    next_attempt_at: Annotated[str | None, Field(description="time of the next attempt; null if it is not pending")]
+    last_status: Annotated[int | None, Field(description="the HTTP status of the receiver's latest answer, if any")]
+    last_error: Annotated[str | None, Field(description="the error of the latest attempt, if it failed")]
     created_at: Timestamp
     ended_at: Annotated[str | None, Field(description="when it was delivered or given up")]
 
@@ -136,4 +144,4 @@ class DeliveryPage(Model):
     """Deliveries of a webhook, newest first."""
 
     items: Annotated[list[Delivery], Field(description="the deliveries")]
-    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")]
+    next_page_token: Annotated[str | None, Field(description="token of the next page; null on the last page")]

@@ -6,8 +6,9 @@
   out after the commit.
 * `fold(seq, entry)`, after a restart: apply one committed entry. Nothing is decided and nothing is done.
 
-`State` (in `state`) is what is known of the experiment. Its `apply` is the only function that changes trials and segments,
-apart from `set_milestone`. `Decider` (in `decider`) reads the state and returns decisions; it changes nothing.
+`State` (in `state`) holds everything that is known about the experiment. Its `apply` is the only function that changes
+trials and segments, apart from `set_milestone`. `Decider` (in `decider`) reads the state and returns decisions; it
+changes nothing.
 """
 
 from tuner.driver.core.core import Core as Core

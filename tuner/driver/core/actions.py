@@ -21,7 +21,7 @@ class RunSegment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Make the ranks of this segment agree on a report at which they ask for the verdict, or kill them."""
+    """Make the ranks of this segment agree on a report at which they wait for the verdict; or kill them."""
 
     segment: SegmentRef
     why: Interruption
@@ -43,7 +43,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoint:
-    """Delete a checkpoint that nothing points to any more; answer with `CheckpointDeleted`."""
+    """Delete a checkpoint that nothing refers to any more; answer with `CheckpointDeleted`."""
 
     trial: int
     info: CheckpointInfo
@@ -56,7 +56,7 @@ Action = RunSegment | Interrupt | Question | DeleteCheckpoint
 
 
 def suggested(time: float, number: int, suggestion: Suggestion | None) -> Suggested:
-    """Return the event that answers an `Ask`. A suggestion of None means that there is nothing more to propose."""
+    """Return the event that answers an `Ask`. A suggestion of None means that the searcher has no more configurations."""
     if suggestion is None:
         return Suggested(time=time, number=number, params=None)
     return Suggested(time=time, number=number, params=suggestion.params, state=suggestion.state, note=suggestion.note)

@@ -9,19 +9,18 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 
 ALIKE = 3
-"""The search ends if this many trials fail alike before any trial has reported."""
+"""The search ends if this many trials fail in the same way before any trial has reported."""
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _MEMORY = ("MemoryError", "OutOfMemoryError")
-"""These say nothing about the next trial: another configuration may need less memory."""
+"""Errors that do not predict the next trial, because another configuration may need less memory."""
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """Return the kind and place of a failure, which are equal for failures alike; None if it says nothing about the next trial.
+    """Return the kind and place of a failure, which are equal for the same mistake; None if other trials may not fail so.
 
-    That is (type of the exception, "line 12 of train.py") for an exception in the user's code, and ("no report", "its end")
-    for a function that returned without one. A node that was lost, a process that was killed and a lack of memory say nothing
-    about the next trial.
+    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a function that
+    returned without a report, ("no report", "its end"). Lost nodes, killed processes and lack of memory give None.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
         return "no report", "its end"
@@ -36,10 +35,10 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Return the reason to end the search if the first ALIKE trials to end, with the one that fails now, failed alike.
+    """Return the reason to end the search, if the first ALIKE trials (with the one that fails now) failed in the same way.
 
-    Trials fail alike if they raise the same exception at the same line, or if all return without a report. Return None if any
-    trial has ever reported, or has ended in another way. Trials that will be retried have not failed.
+    This is the case if all raise the same exception at the same line, or all return without a report. Return None if
+    any trial has ever reported or has ended in another way. Trials that will be retried do not count as failed.
     """
     place = place_of(failure)
     if place is None or any(trial.reports for trial in trials):

@@ -1,6 +1,6 @@
 """The checkpoints of an experiment: which exist, which one each trial would start from, and which may be deleted.
 
-The ledger is a part of `State`: live and after a restart, the same entries leave the same ledger.
+The ledger is a part of `State`: the same log entries give the same ledger, live and after a restart.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ Deletion = tuple[int, CheckpointInfo]
 
 
 class CheckpointLedger:
-    """Keep the checkpoints of all trials: only this class changes `Trial.checkpoints` or sets `Trial.checkpoint`.
+    """Keeps the checkpoints of all trials. Only this class changes `Trial.checkpoints` and `Trial.checkpoint`.
 
-    Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint, which is
-    one that is ready, whole, and whose report has been committed: a start must never lie ahead of the reports. After an
-    exploit only checkpoints saved since then are usable; until there is one, the trial starts from the donor's checkpoint that
-    the exploit named.
+    Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint. A
+    checkpoint is usable if it is ready and complete and its report has been committed, because a trial must never start
+    ahead of its reports. After an exploit, only checkpoints saved since then are usable; until there is one, the trial
+    starts from the donor's checkpoint that the exploit named.
 
-    A checkpoint leaves `Trial.checkpoints` when its deletion is decided; `take_decided` returns those. A deletion stays decided,
-    over restarts too, until `deleted` confirms it.
+    A checkpoint is removed from `Trial.checkpoints` when its deletion is decided; `take_decided` returns such
+    deletions. A deletion stays decided, even after a restart, until `deleted` confirms it.
     """
 
     def __init__(self, trials: Population, policy: CheckpointPolicy, objective: Objective) -> None:
         self._trials, self._policy, self._objective = trials, policy, objective
-        self._owner: dict[str, int] = {}  # every ready checkpoint that exists -> the trial that saved it
+        self._owner: dict[str, int] = {}  # each existing ready checkpoint -> the trial that saved it
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
         self._unfinished: dict[str, KeptCheckpoint] = {}  # uploads that were under way when their segment ended
-        self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
+        # checkpoint of one trial -> other trials that would start from it
+        self._borrowers: dict[str, dict[int, None]] = {}
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
-        self._kept: dict[str, int] = {}  # checkpoint -> how many reasons of users there are to keep it
+        self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # decided, and not confirmed yet
         self._decided: list[Deletion] = []  # decided since `take_decided` was called
@@ -57,7 +58,7 @@ class CheckpointLedger:
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def pin(self, checkpoint: str, pinned: bool) -> None:
-        """Note that a user has pinned or unpinned this checkpoint."""
+        """Record that a user has pinned or unpinned this checkpoint."""
         if pinned and checkpoint not in self._by_users:
             self._by_users[checkpoint] = None
             self.want(checkpoint, 1)
@@ -66,7 +67,7 @@ class CheckpointLedger:
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
-        """Raise or lower the number of users' reasons to keep a checkpoint. Ignore an empty name."""
+        """Change the number of requests of users that need a checkpoint. Ignore an empty id."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
@@ -76,10 +77,10 @@ class CheckpointLedger:
                 self.tidy(self._trials[owner])
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
-        """Add a checkpoint that `segment` of the trial saved, or note that a known one is ready by now.
+        """Add a checkpoint that `segment` of the trial saved, or record that a known one has become ready.
 
-        `value` and `t` are the objective and the time attribute of its report, if that is known. Calls may come in any order:
-        before the report, after later checkpoints, or after the deletion was decided, in which case it is ignored.
+        `value` and `t` are the objective and the time_attr value of its report, if that is known. Calls may come in any
+        order, even before the report or after later checkpoints. A call after its deletion was decided is ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
@@ -100,7 +101,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
-        """Note that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
+        """Record that the report of this iteration is committed, so that a checkpoint that arrived before it becomes usable."""
         early = self._early.get(trial.number)
         if not early:
             return
@@ -114,13 +115,13 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
-        """Let the trial continue from another trial's checkpoint, beginning with this segment."""
+        """Let the trial continue from another trial's checkpoint, from this segment on."""
         self._give_back(trial)
         trial.line_begins, trial.inherited = segment, source
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints whose report never came, and unfinished uploads. An upload counts again if it turns out to be done."""
+        """Drop checkpoints without a report, and unfinished uploads. An upload is added again if it turns out to be complete."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -135,7 +136,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Note that these checkpoints are gone or incomplete: no trial starts from them, and their files are deleted."""
+        """Record that these checkpoints are gone or incomplete: no trial starts from them, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -143,11 +144,11 @@ class CheckpointLedger:
                 self._choose_start(trial)
 
     def on_node(self, node: str | None) -> list[str]:
-        """Return the ids of the checkpoints that lie on the disk of this node."""
+        """Return the ids of the checkpoints on the disk of this node."""
         return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
 
     def deleted(self, trial: Trial, checkpoint: str) -> None:
-        """Note that the files of a checkpoint are gone."""
+        """Record that the files of a checkpoint were deleted."""
         self.deleting.pop(checkpoint, None)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
@@ -156,26 +157,26 @@ class CheckpointLedger:
             self._choose_start(trial)
 
     def note_active(self, trial: Trial) -> None:
-        """Note whether the trial has an open or a planned segment. The checkpoint that it starts from is not deleted."""
+        """Record whether the trial has an open or a planned segment, whose checkpoint must not be deleted."""
         if trial.holds_resources or trial.next is not None:
             self._active[trial.number] = None
         else:
             self._active.pop(trial.number, None)
 
     def trial_ended(self, trial: Trial) -> None:
-        """Note that the trial will never start again, so it needs no checkpoint of another trial."""
+        """Record that the trial will never start again, so that it needs no other trial's checkpoint."""
         self.note_active(trial)
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
     def leads(self, number: int) -> None:
-        """Note that this trial has the best value now."""
+        """Record that this trial now has the best value."""
         before, self._best = self._best, number
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Decide to delete the checkpoints that the policy does not keep and nothing points to."""
+        """Decide to delete the checkpoints that the policy does not keep and that nothing needs."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
@@ -206,9 +207,9 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from this checkpoint, which is new or ready by now, if it is newer than its present one.
+        """Let the trial start from this new or now ready checkpoint, if it is newer than its current one.
 
-        This looks at no other checkpoint: a trial may keep thousands.
+        It does not look at other checkpoints, because a trial may keep thousands.
         """
         present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
         if present is None or present is kept or present.segment < trial.line_begins:
@@ -260,5 +261,5 @@ def _is_reported(trial: Trial, kept: KeptCheckpoint) -> bool:
 
 
 def age(kept: KeptCheckpoint) -> tuple[int, int]:
-    """Sort checkpoints of one trial, the oldest first: an exploit may set a later segment back to an earlier iteration."""
+    """Return the sort key for checkpoints of one trial, oldest first. After an exploit, iterations may decrease."""
     return kept.segment, kept.info.step

@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 _OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
-"""Events that mean nothing once their segment is over. `CheckpointSaved` may come later than that."""
+"""Events that are ignored once their segment has ended. `CheckpointSaved` is not one, since it may come later."""
 
 
 class Core:
-    """One experiment. It is the only writer of its trials. `notes` are the first entries of its log.
+    """The core of one experiment, and the only writer of its trials. `notes` are the first entries of its log.
 
-    Read everything else that is known of the experiment from `experiment`.
+    `experiment` is the state, from which everything else can be read.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Core:
         return self.experiment.seq
 
     def summary(self) -> dict[str, object]:
-        """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
+        """Return the fields of the experiment's row: the best trial, counts by state, why it ended."""
         return self.experiment.summary()
 
     def best_trial(self) -> Trial | None:
@@ -84,7 +84,7 @@ class Core:
         self.experiment.apply(seq, entry, Effects())
 
     def handle(self, event: Event) -> Effects:
-        """Apply a new event and decide. Ignore an event that came before, or that comes from a segment that is over."""
+        """Apply a new event and decide. Ignore an event that was handled before, or that is from a segment that has ended."""
         effects = self._effects = Effects()
         if self._is_stale(event):
             return effects
@@ -103,10 +103,10 @@ class Core:
         return effects
 
     def verdict(self, ref: SegmentRef) -> Verdict:
-        """Return what the ranks of this segment do now, given that they wait. Asking twice gives the same answer."""
+        """Return the verdict for the waiting ranks of this segment. Asking twice gives the same answer."""
         segment = self.experiment.segment(ref)
         if segment is None:
-            return Verdict(action="stop", reason="this segment is over")
+            return Verdict(action="stop", reason="this segment has ended")
         trial = self.trials[ref.trial]
         if segment.leaving is not None:
             return self.decider.farewell(trial, segment.leaving)
@@ -119,20 +119,20 @@ class Core:
         return self.experiment.segment(ref) is not None and self.experiment.may_yield(self.trials[ref.trial])
 
     def first_milestone(self, ref: SegmentRef) -> int | None:
-        """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""
+        """Return the report_no of the first report at which the ranks of this segment wait; None if they never wait."""
         segment = self.experiment.segment(ref)
         if segment is None:
-            return 1  # at the first report its ranks learn that it is over
+            return 1  # at the first report, its ranks learn that it has ended
         milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
         self.experiment.set_milestone(segment, milestone, decide_at)
         return milestone
 
     def _take(self, decision: Decision) -> list[Fact]:
-        """Log a decision made just now, and let it take effect. Return the facts that follow from it."""
+        """Log a new decision and apply it. Return the facts that follow from it."""
         return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
-        """Name the donor's checkpoint in an exploit; or pause the trial until the donor has one."""
+        """Fill in the donor's checkpoint in an exploit. If the donor has none yet, pause the trial until it has one."""
         donor = self.trials[decision.donor].checkpoint
         if donor is not None and donor.ready:
             return replace(decision, checkpoint=donor.id)
@@ -140,13 +140,13 @@ class Core:
         return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
 
     def _apply(self, entry: Event | Decision) -> list[Fact]:
-        """Log an entry, and let it take effect on the state. Return the facts that follow from it."""
+        """Log an entry and apply it to the state. Return the facts that follow from it."""
         seq = self.experiment.seq + 1
         self._effects.log.append((seq, entry))
         return self.experiment.apply(seq, entry, self._effects)
 
     def _is_stale(self, event: Event) -> bool:
-        """Return whether an event is about a segment that is over, or is a report out of order."""
+        """Return whether an event is about a segment that has ended, or is a report out of order."""
         if not isinstance(event, _OF_OPEN_SEGMENTS):
             return False
         segment = self.experiment.open_segment(event.trial, event.segment)
@@ -156,7 +156,7 @@ class Core:
             return False
         if event.report_no > segment.report_no:
             log.warning(
-                "%s: report %s came after report %s and is not counted before those between them",
+                "%s: report %s arrived after report %s, so it has to wait for the reports in between",
                 event.ref,
                 event.report_no,
                 segment.report_no,

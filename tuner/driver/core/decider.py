@@ -1,7 +1,7 @@
-"""Decide: ask the rules, the scheduler, the searcher and `stop`. This reads the state and changes nothing.
+"""Make decisions: ask the rules, the scheduler, the searcher and `stop`. This only reads the state.
 
-Its methods yield decisions one after the other. The core lets each take effect before it asks for the next one, so every
-decision knows those before it.
+Its methods yield decisions one after the other. The core applies each decision before it asks for the next one, so
+every decision can depend on the earlier ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _S, _X = TrialState, ExperimentState
 
 
 class Judgement(NamedTuple):
-    """The verdict to continue, with what the state has to remember about it, see `State.set_milestone`."""
+    """The verdict to continue, and the arguments for `State.set_milestone`."""
 
     verdict: Verdict
     decide_at: float | None
@@ -51,17 +51,17 @@ class Judgement(NamedTuple):
 
 
 class Decider:
-    """Decide about one experiment.
+    """Makes the decisions about one experiment.
 
-    It remembers which questions are being answered in other processes, so that it asks none of them twice. A restart
-    forgets them: the processes are gone too.
+    It remembers the questions that other processes are answering, so that it asks none of them twice. They are not kept
+    over a restart, which ends those processes too.
     """
 
     def __init__(self, experiment: State, searcher: Searcher, notes: Sequence[str] = ()) -> None:
         self.experiment, self.searcher, self.notes = experiment, searcher, notes
         self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
-        self._exhausted = False  # the searcher, which answers at once, had nothing more to propose
+        self._exhausted = False  # the searcher had no more configurations
         self._fitting = False
         self._fit_again = 0.0
 
@@ -76,7 +76,7 @@ class Decider:
 
     @property
     def _next_suggestion(self) -> int:
-        """Return the number of the searcher's next suggestion, which does not count the trials that users asked for."""
+        """Return the number of the searcher's next suggestion. Trials that users enqueued are not counted."""
         return len(self.trials) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Decider:
                 assert_never(event)
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
-        """Start the trial that was proposed. If users have asked for trials meanwhile, those come first: it is proposed again."""
+        """Start the proposed trial. If users have enqueued trials meanwhile, those come first, and this one is proposed again."""
         asked, self._asked = self._asked, None
         if event.params is None or self.experiment.queue:
             return
@@ -141,9 +141,10 @@ class Decider:
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
     def after_fact(self, fact: Fact) -> Iterable[Decision]:
-        """Return the scheduler's decisions about a fact, without those that no longer apply when they are about to take effect.
+        """Return the scheduler's decisions about a fact, except those that no longer apply when their turn comes.
 
-        The scheduler may be the user's own, or call a function that is. If it raises now, it would for the next driver too.
+        The scheduler may be the user's own, or call a function of the user. If it raises, the experiment fails, because
+        it would raise again under the next driver.
         """
         if not self._concerns_scheduler(fact):
             return ()
@@ -154,7 +155,10 @@ class Decider:
         return filter(self._still_applies, decisions) if decisions else ()
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
-        """Return whether the scheduler is asked. It is not asked about reports between milestones or of leaving trials."""
+        """Return whether the scheduler is asked about a fact.
+
+        It is not asked about reports between milestones or of trials that are leaving.
+        """
         if self.experiment.failing:
             return False
         if not isinstance(fact, TrialReported):
@@ -165,7 +169,10 @@ class Decider:
         return segment.decide_at is not None and fact.t >= segment.decide_at
 
     def _still_applies(self, decision: Decision) -> bool:
-        """Return whether a decision of the scheduler is allowed: about the trial that reported, and about paused ones."""
+        """Return whether a decision of the scheduler is allowed.
+
+        It may be about the trial that reported, or about paused trials.
+        """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
         trial = self.trials[decision.trial]
@@ -203,10 +210,10 @@ class Decider:
             yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
-        """Start the exploits whose donor's checkpoint is ready by now, and resume the trials that wait for one in vain.
+        """Start the exploits whose donor's checkpoint has become ready, and resume the trials that wait for one in vain.
 
-        A checkpoint may be ready before its report makes it usable. A donor that has none and does not run will not
-        get one: it may be paused until others reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor without a checkpoint that is not running
+        will not get one, since it may be paused until others reach the end of an interval.
         """
         why = "trial {} has no checkpoint that this one could continue from, and is saving none"
         found: list[Decision] = []
@@ -219,10 +226,11 @@ class Decider:
         return found
 
     def _obey(self, trial: Trial) -> Iterator[Decision]:
-        """Pause the trial if a user or another experiment wants that and its report did not end it.
+        """Pause the trial if a user or another experiment has requested it and the report did not end it.
 
-        The ranks must be waiting: a trial that kept reporting after the decision to pause would not be judged by its scheduler
-        or max_t. A trial that makes room for another experiment is resumed at once: its next segment waits for its turn.
+        The ranks must be waiting, because reports after the decision to pause would be checked neither by the scheduler
+        nor against max_t. A trial that makes room for another experiment is resumed at once; its next segment waits for
+        its turn.
         """
         segment = trial.segments[-1]
         if not segment.open or segment.leaving:
@@ -235,13 +243,13 @@ class Decider:
             yield d.Resume(trial=trial.number, reason=f"continues when it is its turn again; {why}")
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
-        """End the search if `stop` says so."""
+        """End the search if `stop` is met."""
         if why := stopper.finished(self.trials):
             yield from stop_all(self.experiment, why)
             yield d.Finish(reason=why)
 
     def _use_slots(self) -> Iterator[Decision | Question]:
-        """Give free slots to what the scheduler chooses. Finish when nothing is left to do."""
+        """Fill free slots with the scheduler's choices. Finish when nothing is left to do."""
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
@@ -285,14 +293,14 @@ class Decider:
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
 
     def _nothing_is_left(self) -> bool:
-        """Return whether nothing runs, and nothing is pending that could lead to another segment."""
+        """Return whether nothing is running or pending that could lead to another segment."""
         waits = self._fitting or self.experiment.exploits or self._asked is not None
         return not self.experiment.segments.open and not waits
 
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
-        """Start a trial that a user wants. Parameters that the user left out are drawn at random.
+        """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
 
-        Add a warning if its checkpoint is gone, as the trial then starts from the beginning.
+        Add a warning if its checkpoint is gone, because the trial then starts from the beginning.
         """
         number, context = len(self.trials), self.searcher.context
         gone = bool(wish.checkpoint) and not self.experiment.checkpoints.exists(wish.checkpoint)
@@ -304,16 +312,16 @@ class Decider:
             checkpoint=wish.checkpoint,
             parent=wish.parent,
             tags={"asked_by": wish.key} if wish.key else {},
-            reason=wish.reason or "asked for by a user",
+            reason=wish.reason or "enqueued by a user",
         )
         if gone:
             why = f"trial {number} starts from the beginning, because the checkpoint {wish.checkpoint} is gone"
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
-        """Start a trial with what the searcher suggests; return whether it was started.
+        """Start a trial with the searcher's suggestion. Return whether it was started.
 
-        It is not if a heavy searcher is asked for the configuration first, or if the searcher has nothing more to propose.
+        It is not started if a heavy searcher has to be asked first, or if the searcher has no more configurations.
         """
         number = len(self.trials)
         if choice.params is not None:
@@ -334,7 +342,7 @@ class Decider:
     def _go_on(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
         """Continue a paused trial."""
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
-            choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to go on from")
+            choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to continue from")
         if isinstance(choice, d.Resume):
             yield from self._warn_of_starting_over(self.trials[choice.trial])
         yield choice
@@ -353,14 +361,15 @@ class Decider:
             if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
                 return
         why = (
-            f"trial {trial.number} starts over, {counted(trial.iteration, 'report')} once more, as its function has saved no "
-            "checkpoint: pass one to tuner.report, or use a scheduler that never resumes, such as asha"
+            f"trial {trial.number} starts over, {counted(trial.iteration, 'report')} once more, because its "
+            "function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes, "
+            "such as asha"
         )
         yield d.Note(reason=why, trial=trial.number, warning=True)
 
     def _finish(self, reason: str, failed: bool = False) -> Iterator[Decision]:
         if never := [name for name in self.experiment.missed if name in self.experiment.unseen]:
-            reason += f"; no report had {names(never)}, which stop looks at"
+            reason += f"; no report had {names(never)}, which stop uses"
         yield from self._stop_paused(reason)
         yield d.Finish(reason=reason, failed=failed)
 
@@ -369,7 +378,7 @@ class Decider:
             yield d.Stop(trial=number, reason=f"the search is over: {reason}")
 
     def _fit_request(self) -> Fit | None:
-        """Return the model fit that the scheduler wants, if it wants one now."""
+        """Return the model fit that the scheduler requests; None if it requests none now."""
         experiment = self.experiment
         if experiment.state is not _X.RUNNING or experiment.finishing is not None or experiment.now < self._fit_again:
             return None
@@ -395,9 +404,9 @@ class Decider:
                 assert_never(leaving)
 
     def go_on(self, trial: Trial, segment: Segment) -> Judgement:
-        """Return the verdict for a segment that continues: whether to save a checkpoint, and when its ranks wait next."""
+        """Return the verdict for a segment that continues: whether to save a checkpoint, and the next milestone."""
         spec = self.experiment.spec
-        asked = (  # the verdict is asked for again because its answer was lost, or the scheduler was asked just now
+        asked = (  # the verdict is requested again because its answer was lost, or the scheduler was asked just now
             segment.decided_at == segment.report_no > 0
             or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
         )
@@ -415,7 +424,7 @@ class Decider:
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:
-        """Return the report at which the ranks of a segment wait next, and the time_attr at which the scheduler is asked."""
+        """Return the next report at which a segment's ranks wait, and the value of time_attr at which to ask the scheduler."""
         spec, decide_at = self.experiment.spec, segment.decide_at
         undecided = not segment.scored and decide_at is not None and trial.t >= decide_at
         if not undecided:  # else the scheduler is asked at the next report that has the objective
@@ -426,5 +435,5 @@ class Decider:
 
 
 def _may_deliver(donor: Trial) -> bool:
-    """Return whether the donor has a checkpoint, or may yet save one."""
+    """Return whether the donor has a checkpoint, or may still save one."""
     return donor.checkpoint is not None or donor.holds_resources or donor.next is not None

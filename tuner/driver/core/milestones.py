@@ -1,7 +1,6 @@
 """The report at which the ranks of a segment wait next.
 
-They wait for the scheduler, a stopper or max_t, or for a checkpoint that is due by time or that belongs to what may be the
-best value yet.
+They wait for the scheduler, a stopper or max_t, or because a checkpoint may be due, by time or for a new best value.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from tuner.domain.trial import Segment, Trial
 def next_milestone(
     spec: Spec, trial: Trial, segment: Segment, wanted: Iterable[float | None], now: float
 ) -> int | None:
-    """Return the report_no of the next report at which the ranks of the segment wait; None if they need never wait.
+    """Return the report_no of the next report at which the ranks of the segment wait; None if they never wait.
 
-    wanted: values of time_attr at which something must be decided.
+    wanted: values of time_attr at which a decision is due.
     """
     found: int | None = None
     due = math.inf
@@ -36,13 +35,13 @@ def next_milestone(
 
 
 def save_is_due(spec: Spec, segment: Segment, now: float) -> bool:
-    """Return whether the newest checkpoint of the segment is older than the policy wants."""
+    """Return whether the newest checkpoint of the segment is older than the policy allows."""
     interval = spec.checkpoint.interval_s
     return interval is not None and now - segment.saved_at >= interval
 
 
 def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | None:
-    """Return the report at which a checkpoint will be due by time, judging by the pace of the reports so far."""
+    """Estimate the report at which a checkpoint will be due by time, from the pace of the reports so far."""
     interval = spec.checkpoint.interval_s
     if interval is None:
         return None

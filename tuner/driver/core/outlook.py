@@ -1,4 +1,4 @@
-"""Say now and then how much the search still improves, so that a user can judge if it is worth going on."""
+"""From time to time, estimate how much the search will still improve, so that a user can judge whether to go on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Outlook:
     """Follows the best value. Part of `State`.
 
     Attributes:
-        fresh: True after the report with which the training of all trials together reached an hour, two, four, and so on.
+        fresh: True after the report at which the training of all trials together reached one, two, four, ... hours.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -26,7 +26,7 @@ class Outlook:
         self.fresh = False
 
     def reported(self, seconds: float, score: float | None) -> None:
-        """Add a report: the training since the one before it, and its score, if it has one within the constraints."""
+        """Add a report: the seconds since the previous one, and its score (None if it violates the constraints or has none)."""
         self._total += seconds
         if score is not None and (not self._score or score > self._score[-1]):
             self._work.append(self._total)
@@ -36,12 +36,12 @@ class Outlook:
             self._due *= 2
 
     def in_words(self) -> str | None:
-        """Return what as much training again is expected to bring, or None if that is not known."""
+        """Return the expected improvement if the training is doubled, in words; None if it is not known."""
         gain = expected_gain(self._work, self._score, self._total, self._total) if self._single else None
         if gain is None:
             return None
         hours = self._total * (self._gpus or 1.0) / HOUR_S
         trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, of all trials together'}"
-        more = f"as much again is expected to improve {self._metric} by {gain.mean:.3g}"
-        sure = f"in nine of ten cases by at most {gain.high:.3g}"
+        more = f"the same amount of training again is expected to improve {self._metric} by {gain.mean:.3g}"
+        sure = f"with a probability of 90 % by at most {gain.high:.3g}"
         return f"after {trained}: {more}, {sure}; the chance of any improvement is {gain.chance:.0%}"

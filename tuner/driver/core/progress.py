@@ -15,7 +15,7 @@ from tuner.driver.core.standing import Standing
 
 
 class Progress:
-    """Apply reports to their trials, and pass them on to the standing and the checkpoints. Part of `State`."""
+    """Applies reports to their trials, and passes them on to the standing and the checkpoints. Part of `State`."""
 
     def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
         self._spec, self._standing, self._checkpoints, self._outlook = spec, standing, checkpoints, outlook
@@ -44,7 +44,7 @@ class Progress:
         return score
 
     def start_time(self, trial: Trial, source: CheckpointInfo | None) -> float:
-        """Return the value of time_attr with which a segment of the trial begins if it starts from this checkpoint."""
+        """Return the value of time_attr at the beginning of a segment that starts from this checkpoint."""
         if self._by_iteration:
             return float(source.step) if source else 0.0
         if not self._by_metric:
@@ -61,7 +61,7 @@ class Progress:
         trial.reports += 1
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
-        """Return the trial's time_attr at this report. A report without the objective may lack the time attribute too."""
+        """Return the trial's value of time_attr at this report. A report without the objective may lack time_attr too."""
         match self._spec.time_attr:
             case "training_iteration":
                 return float(trial.iteration)
@@ -79,7 +79,7 @@ class Progress:
         return score
 
     def _note_values(self, trial: Trial, segment: Segment, event: Reported, value: float | None) -> None:
-        """Note the objective and the time attribute of this iteration, for the checkpoints that belong to it."""
+        """Record the objective and the value of time_attr at this iteration, for checkpoints of this report."""
         if trial.feasible_now is False:
             value = None
         if value is not None:

@@ -1,4 +1,4 @@
-"""The life of segments: planned, opened when a slot is free, entered by their ranks, left, closed.
+"""The life cycle of segments: planned, opened when a slot is free, entered by their ranks, left, closed.
 
 `tuner.domain.states.SEGMENT_CHANGES` is the table of its legal changes.
 """
@@ -16,9 +16,9 @@ from tuner.driver.core.checkpoints import CheckpointLedger
 
 
 class Segments:
-    """Plan, open and close the segments of all trials. Part of `State`: nothing else changes the state of a segment.
+    """Plans, opens and closes the segments of all trials. Part of `State`. Nothing else changes the state of a segment.
 
-    start_time: returns the value of time_attr with which a trial begins from a checkpoint, see `Progress.start_time`.
+    start_time: returns the value of time_attr at a checkpoint; see `Progress.start_time`.
     """
 
     def __init__(
@@ -28,18 +28,18 @@ class Segments:
         start_time: Callable[[Trial, CheckpointInfo | None], float],
     ) -> None:
         self._trials, self._checkpoints, self._start_time = trials, checkpoints, start_time
-        self.open = 0  # how many segments hold a worker group
+        self.open = 0  # number of segments that hold a worker group
         self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
 
     def plan(
         self, trial: Trial, cause: Cause, decision_seq: int, source: CheckpointInfo | None = None
     ) -> Interrupt | None:
-        """Plan the trial's next segment, and end the present one as `leave` does. The plan replaces an earlier one.
+        """Plan the trial's next segment, and end the current one like `leave`. The plan replaces an earlier plan.
 
-        It opens once the present segment has ended and a slot is free. decision_seq: event_seq of the decision that it carries
-        out. source: the donor's checkpoint, for an exploit. All others start from the checkpoint that is the newest usable one
-        when they open.
+        It opens once the current segment has ended and a slot is free. decision_seq: event_seq of the decision that it
+        carries out. source: for an exploit, the donor's checkpoint; other segments start from the newest usable
+        checkpoint at the time when they open.
         """
         self.drop_plan(trial)
         self._decided[trial.number] = decision_seq
@@ -54,7 +54,7 @@ class Segments:
 
     @staticmethod
     def drop_plan(trial: Trial) -> None:
-        """Drop the segment that was planned, if there is one."""
+        """Drop the planned segment, if there is one."""
         if trial.next is not None:
             trial.next.move(SegmentState.DROPPED)
             trial.next = None
@@ -81,9 +81,9 @@ class Segments:
 
     @staticmethod
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
-        """Note that the ranks are in the training function. Return False if a verdict is already ending the segment.
+        """Record that the ranks are in the training function. Return False if a verdict is already ending the segment.
 
-        This is known from `SegmentStarted`, or from the first report if that comes earlier.
+        This is known from `SegmentStarted`, or from the first report if that arrives earlier.
         """
         segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""
@@ -95,9 +95,9 @@ class Segments:
 
     @staticmethod
     def leave(trial: Trial, how: Leave) -> Interrupt | None:
-        """End the trial's open segment, if there is one. Return the interrupt that its ranks need unless they already wait.
+        """End the trial's open segment, if there is one. Return the interrupt for its ranks, or None if they already wait.
 
-        A stop replaces an earlier verdict, as the trial will not go on.
+        A stop replaces an earlier verdict, because the trial will not continue.
         """
         segment = trial.segment
         if segment is None or not segment.open:

@@ -17,20 +17,21 @@ from tuner.search.constraints import Constraint, in_words
 
 
 class Standing:
-    """Follow the reports of one experiment. `State` tells it about each, live and after a restart alike."""
+    """Ranks the trials by their reports. `State` passes it every report, both live and after a restart."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self.constraints = tuple(constraints)
         self.best: tuple[float, int] | None = None  # (score, trial) of the best report
-        self.finite = False  # a trial has reported a finite objective
+        self.finite = False  # whether a trial has reported a finite objective
         self._objective = spec.objective
         self._by_last = spec.scope == "last"
-        self._finished: tuple[float, int] | None = None  # (score, trial) of the best one trained to its end
+        self._finished: tuple[float, int] | None = None  # (score, trial) of the best trial that was trained to its end
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
-        self._nearest: tuple[float, int, str, float] | None = None  # (excess, trial, metric, its value)
+        # (excess, trial, metric, value) of the report nearest to the constraints
+        self._nearest: tuple[float, int, str, float] | None = None
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
-        """Note a report that has been applied to its trial."""
+        """Add a report that has been applied to its trial."""
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
@@ -58,7 +59,7 @@ class Standing:
         trial.feasible = not broken if self._by_last else trial.feasible_best is not None
 
     def completed(self, trial: Trial) -> None:
-        """Note that a trial was trained to its end: it reached max_t, its function returned, or `stop` was met."""
+        """Record that a trial was trained to its end: it reached max_t, its function returned, or `stop` was met."""
         if not self._counts_at_its_end(trial):
             return
         assert trial.last_mark is not None
@@ -67,13 +68,13 @@ class Standing:
             self._finished = (score, trial.number)
 
     def of(self, trial: Trial) -> ScoredReport | None:
-        """Return the report that counts for this trial under `scope`; None if none is within the constraints."""
+        """Return the report that counts for this trial under `scope`; None if no report satisfies the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
         return trial.best_mark if trial.feasible is not False else None
 
     def best_trial(self, trials: Population) -> Trial | None:
-        """Return the trial with the best report, or with scope="last" the best last report. None if no report counts."""
+        """Return the trial with the best report (with scope="last", the best last report); None if no report counts."""
         if not self._by_last:
             return trials[self.best[1]] if self.best is not None else None
         marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]
@@ -84,7 +85,7 @@ class Standing:
         return None if self._finished is None else trials[self._finished[1]]
 
     def summary(self, trials: Population) -> dict[str, Any] | None:
-        """Return what the experiment's row shows: the best trial and the best finished one, or why there is none."""
+        """Return the field of the experiment's row: the best trial and the best finished one, or why there is none."""
         trial = self.best_trial(trials)
         if trial is None:
             why = self.why_none()
@@ -105,7 +106,7 @@ class Standing:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"
             wanted = ", ".join(in_words(c) for c in self.constraints)
-            return f"no trial meets the constraints ({wanted}): the nearest, trial {number}, {said}"
+            return f"no trial satisfies the constraints ({wanted}): the nearest one, trial {number}, {said}"
         if not self.finite and self._not_finite:
             count, first = len(self._not_finite), min(self._not_finite.values())
             name = self._objective.metric

@@ -1,6 +1,7 @@
-"""The state of one experiment, and `apply`, which lets a log entry take effect on it.
+"""The state of one experiment, and `apply`, which applies a log entry to it.
 
-Live, `Core` applies what it has just logged; after a restart it applies what was committed. Both end in the same state.
+Live, `Core` applies the entries that it has just logged. After a restart, it applies the committed entries. Both end in
+the same state.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ _S, _X = TrialState, ExperimentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A trial that a user wants: with these params, the others drawn, from this checkpoint of the trial `parent`, if any."""
+    """A trial that a user has enqueued: its params (the others are drawn) and a checkpoint of the trial `parent`, if any."""
 
     params: Mapping[str, Any]
     checkpoint: str = ""
     parent: int | None = None
     reason: str = ""
-    key: str = ""  # the request that asked for it; a tag of the trial, by which the request finds it
+    key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
 
 
 @dataclass(slots=True)
@@ -63,17 +64,17 @@ class Effects:
     actions: list[Action] = field(default_factory=list)
 
     def absorb(self, other: Effects) -> None:
-        """Add what a later event led to."""
+        """Add the effects of a later event."""
         self.log += other.log
         self.touched |= other.touched
         self.actions += other.actions
 
 
 class State:
-    """One experiment: its trials with their segments and checkpoints, who leads, and how far it has come.
+    """The state of one experiment: its trials with their segments and checkpoints, the best trial, and its progress.
 
-    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring gives the reason. The state of the
-    scheduler and of the stopper belongs to it: `apply` tells both what happened.
+    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring gives the reason. The states
+    of the scheduler and the stopper are part of it: `apply` passes all facts on to both.
     """
 
     def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
@@ -83,17 +84,17 @@ class State:
         self.epoch = 0
         self.seq = 0  # event_seq of the newest entry
         self.now = 0.0  # time of the newest event
-        self.before = 0.0  # of the one before it
-        self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
-        self.queue: deque[Wish] = deque()  # trials that users want, and that have not been started
-        self.asked = 0  # how many trials users have wanted so far
+        self.before = 0.0  # time of the previous event
+        self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
+        self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
+        self.asked = 0  # number of trials that users have enqueued so far
         self.usage = Usage(spec.scaling)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
-        self.finishing: str | None = None  # why nothing new is started
-        self.failing = False  # `finishing` is a failure of the whole experiment
-        self.exhausted = False  # the searcher has nothing more to propose
+        self.finishing: str | None = None  # why no new trial is started; None if trials may start
+        self.failing = False  # whether `finishing` is a failure of the whole experiment
+        self.exhausted = False  # whether the searcher has no more configurations
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.outlook = Outlook(spec)
@@ -117,7 +118,7 @@ class State:
 
     @property
     def counts_time(self) -> bool:
-        """Return whether time counts against the time budget: the experiment runs, and its first trial has started."""
+        """Return whether time counts towards the time budget: the experiment is running and its first trial has started."""
         return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
 
     @property
@@ -126,7 +127,7 @@ class State:
         return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
 
     def segment(self, ref: SegmentRef) -> Segment | None:
-        """Return this segment if it is open, which only the newest of a trial can be; else None."""
+        """Return this segment if it is open, else None. Only the newest segment of a trial can be open."""
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
@@ -138,7 +139,7 @@ class State:
         return segment if segment.ordinal == ordinal and segment.open else None
 
     def summary(self) -> dict[str, object]:
-        """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
+        """Return the fields of the experiment's row: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
         hours = {
@@ -151,10 +152,10 @@ class State:
     # -- what changes it -------------------------------------------------------------------------------------------------
 
     def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
-        """Let a log entry take effect; return what the scheduler may have to decide about.
+        """Apply a log entry. Return the facts that the scheduler may have to decide about.
 
-        seq, entry: what will be, or was, committed. effects: collects the trials that change and the actions that follow; a
-        fold does not need them.
+        seq, entry: an entry that will be, or was, committed. effects: collects the trials that change and the actions
+            that follow (not used by a fold).
         """
         self._effects = effects
         self.seq = max(self.seq, seq)
@@ -183,13 +184,13 @@ class State:
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
-        """Note the report at which the ranks of an open segment will wait next. They are about to be told.
+        """Record the report at which the ranks of an open segment will wait next. They are told after this.
 
-        decide_at: the value of time_attr at which the scheduler is to be asked then. asked: whether the scheduler was asked
-        at the newest report.
+        decide_at: the value of time_attr at which the scheduler is asked next. asked: whether the scheduler was asked
+            at the newest report.
 
-        This is the one change that no log entry makes. It concerns only living ranks. They do not outlive their driver, so
-        the next driver does not need it, and nothing that is logged depends on it before the ranks report again.
+        This is the only change without a log entry. It concerns only living ranks, which end with their driver, so the
+        next driver does not need it. No log entry depends on it before the ranks report again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
         if asked:
@@ -204,7 +205,7 @@ class State:
         self.before, self.now = self.now, max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
-        """Apply an event; return what follows from it for the scheduler."""
+        """Apply an event. Return the facts for the scheduler."""
         match event:
             case e.Reported():
                 return self._apply_report(event)
@@ -313,7 +314,7 @@ class State:
         return facts
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
-        """Note that a new driver has the experiment: what ran under the one before is lost."""
+        """Record that a new driver has the experiment, and that segments of the previous driver are lost."""
         self.epoch, self.room = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
@@ -321,11 +322,11 @@ class State:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # its ranks died with their driver
-        for number, info in self.checkpoints.deleting.values():  # the driver before may not have carried them out
+        for number, info in self.checkpoints.deleting.values():  # the previous driver may not have carried them out
             self._act(DeleteCheckpoint(number, info))
 
     def _apply_command(self, event: e.Commanded) -> None:
-        """Note a user's command. Whatever needs no report of a running trial is decided next."""
+        """Record a user's command. Decisions that need no report of a running trial follow at once."""
         if event.trial is not None:
             if event.trial in self.trials:
                 self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
@@ -365,7 +366,7 @@ class State:
             self._enqueue([Wish(params=dict(trial.params), checkpoint=name, parent=trial.number, reason=why)])
 
     def _enqueue(self, wishes: Sequence[Wish]) -> None:
-        """Add trials that a user wants to those that are to be started next."""
+        """Add trials of a user to the queue of trials to start next."""
         self.queue.extend(wishes)
         self.asked += len(wishes)
         for wish in wishes:
@@ -394,14 +395,14 @@ class State:
         self.capped = False
 
     def _amend(self, changes: Mapping[str, Any]) -> None:
-        """Change the spec, and tell the scheduler and the searcher what they have to know of it."""
+        """Change the spec, and pass the changes on to the scheduler and the searcher."""
         self.spec = self.spec.amended(changes)
         self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
         self.exhausted = False
         self._tell_scheduler()
 
     def _tell_scheduler(self) -> None:
-        """Tell the scheduler of the limits, and of how many trials there will be."""
+        """Pass the limits and the number of trials on to the scheduler."""
         limits = self.spec.limits
         samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         context = replace(
@@ -414,7 +415,7 @@ class State:
         self.scheduler.amend(context)
 
     def may_yield(self, trial: Trial) -> bool:
-        """Return whether the trial can be paused for another experiment: it runs, and can go on from a checkpoint."""
+        """Return whether the trial can be paused for another experiment: it is running, and could continue from a checkpoint."""
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
@@ -436,14 +437,14 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Note that a user wants the trial paused, and make its ranks report soon, since the decision can only be made then."""
+        """Record that a user wants to pause the trial, and make its ranks report soon, because only then it can be paused."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"
             self._act(Interrupt(trial.ref, "pause"))
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
-        """Apply a decision; return what follows from it for the scheduler."""
+        """Apply a decision. Return the facts for the scheduler."""
         if self.exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
             self.exploits.pop(decision.trial, None)
         match decision:
@@ -532,7 +533,7 @@ class State:
 
     @staticmethod
     def _count_failure(trial: Trial) -> None:
-        """Count the failure that a decision follows, if its newest segment failed."""
+        """Count the failure that led to a decision, if the trial's newest segment failed."""
         if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
             return
         if trial.failure.kind == "user":
@@ -549,7 +550,7 @@ class State:
                 self._act(action)
 
     def _settle(self) -> None:
-        """Change the experiment's state if that follows from the rest. No segment is open, so that it can pause or end."""
+        """Pause or end the experiment if no segment is open and the rest of the state requires it."""
         if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
             self.state = change_experiment(self.state, _X.PAUSED)
         elif self.state is _X.CANCELLING and self.all_ended:
@@ -561,7 +562,7 @@ class State:
             self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
 
     def _why_no_result(self, lost: int) -> str | None:
-        """Return the experiment's error: which trials failed, and why none is the best."""
+        """Return the experiment's error: which trials failed, and why there is no best trial."""
         said = [self._failures(lost)] if lost else [self.finishing] if self.failing else []
         return "; ".join(filter(None, [*said, self.standing.why_none()])) or None
 
@@ -574,7 +575,7 @@ class State:
         return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
-        """Add a checkpoint. The value that belongs to it is known unless a later segment has also reported that iteration."""
+        """Add a checkpoint. Its value is known unless a later segment has reported the same iteration."""
         newest = trial.segments[-1]
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment
@@ -585,7 +586,7 @@ class State:
             newest.saved_at = self.now
 
     def _lose(self, segment: Segment, disk: bool) -> None:
-        """Drop the checkpoint that the segment was to start from; with `disk`, all others on the disk of that node too."""
+        """Drop the checkpoint from which the segment had to start; with `disk`, also all others on that node's disk."""
         source = segment.source
         if source is not None:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])

@@ -1,4 +1,4 @@
-"""Count how long worker groups have held their room: the GPU hours and CPU hours of an experiment."""
+"""Count how long worker groups have held resources: the GPU hours and CPU hours of an experiment."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from tuner.domain.experiment import Scaling
 
 
 class Usage:
-    """Adds up the time during which the groups of an experiment had room. Part of `State`."""
+    """Adds up the time in which the groups of an experiment held resources. Part of `State`."""
 
     def __init__(self, scaling: Scaling) -> None:
         bundle = scaling.bundle()
         self.gpus = bundle.get("GPU", 0.0) * scaling.num_workers
         self.cpus = bundle.get("CPU", 0.0) * scaling.num_workers
-        self.ended_s = 0.0  # of groups that have ended
-        self.saved_s = 0.0  # that trials would have held their room if they had not been stopped early
-        self.since: dict[int, float] = {}  # trial -> when its present group got its room
+        self.ended_s = 0.0  # seconds of groups that have ended
+        self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
+        self.since: dict[int, float] = {}  # trial -> when its current group got its resources
 
     def begin(self, trial: int, time: float) -> None:
-        """Note since when the group of a trial has had room, unless that is known."""
+        """Record when the group of a trial got its resources, unless that is known already."""
         self.since.setdefault(trial, time)
 
     def end(self, trial: int, time: float) -> None:
-        """Note that the room of the trial's group is free."""
+        """Record that the trial's group has released its resources."""
         if (since := self.since.pop(trial, None)) is not None:
             self.ended_s += max(0.0, time - since)
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
-        """Note that a trial was stopped at `t` after so much training. At its pace it would have gone on to `max_t`."""
+        """Record that a trial was stopped at `t` after `trained_s` seconds. At its pace, it would have reached `max_t` later."""
         if max_t is not None and 0 < t < max_t:
             self.saved_s += trained_s * (max_t / t - 1)
 
@@ -44,6 +44,6 @@ class Usage:
         return self.saved_s * self.gpus / 3600
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
-        """Return in how many seconds these GPU hours are used up by the groups that run now; None if none uses a GPU."""
+        """Return in how many seconds the running groups will have used up these GPU hours; None if none uses a GPU."""
         rate = len(self.since) * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

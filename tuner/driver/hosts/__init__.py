@@ -1,1 +1,1 @@
-"""Drivers on Ray: the actor in which they live, and what it needs of Ray, of other processes and of the store."""
+"""Driver hosts: the actor or thread in which drivers run, and the parts that it needs."""

@@ -96,7 +96,7 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Ended:
-    """What is remembered of a lease that has ended."""
+    """The record of a lease that has ended."""
 
     how: str  # the call that has ended it; empty if none has
     why: str

@@ -1,4 +1,4 @@
-"""Start processes for trials while a script still checks its arguments, loads modules and opens the database.
+"""Start processes for trials ahead, while a script still checks its arguments, loads modules and opens the database.
 
 This module loads little, so that the processes start early.
 """
@@ -16,7 +16,8 @@ from typing import Any
 from tuner.driver.hosts.needs import of_workers
 from tuner.trials.groups.local_ranks import RankServer
 
-_ahead: tuple[RankServer, tuple[Any, ...], int] | None = None  # with what it inherited, and the pid of its parent
+# with the needs that it was started for, and the pid of its parent
+_ahead: tuple[RankServer, tuple[Any, ...], int] | None = None
 _lock = threading.Lock()
 
 
@@ -45,7 +46,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def start(count: int) -> None:
-    """Start a server and `count` processes, unless there are some already that nobody has taken."""
+    """Start a server and `count` processes, unless a started server has not been taken yet."""
     global _ahead
     with _lock:
         if _ahead is None:
@@ -65,7 +66,7 @@ def take() -> RankServer:
 
 
 def drop() -> None:
-    """End what was started ahead and is not needed."""
+    """End the server that was started ahead, if it was not taken."""
     global _ahead
     with _lock:
         found, _ahead = _ahead, None

@@ -1,4 +1,4 @@
-"""Find the experiments that have no living driver, and say which of them a driver host should drive."""
+"""Find the experiments without a living driver that a driver host should drive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.store.records import ExperimentRecord
 SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
 LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
+"""Seconds between two searches for leases of dead drivers. They cost more than searches for free experiments."""
 WITNESS_S = 2.0
 """A lease that has expired is taken from a living holder after it has stayed expired for this long.
 
@@ -24,7 +24,7 @@ A holder that could not reach the database for a while renews its leases soon af
 
 
 class ToDrive(NamedTuple):
-    """An experiment that the host should drive. adopt: a script has left it behind, and it becomes the service's."""
+    """An experiment that the host should drive. adopt: its script has ended, and the service takes it over."""
 
     record: ExperimentRecord
     why: str
@@ -33,7 +33,7 @@ class ToDrive(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The experiments that the host should drive, and those of which users are told how to continue them."""
+    """The experiments that the host should drive, and the abandoned ones that users may continue."""
 
     to_drive: list[ToDrive] = field(default_factory=list)
     to_offer: list[ExperimentRecord] = field(default_factory=list)
@@ -49,27 +49,27 @@ class Candidates:
 
     def __init__(self, store: Store, owner: str) -> None:
         self._store, self._owner = store, owner
-        self._dead: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._dead: set[str] = set()  # owners that are known to be dead, on any machine
         self._offered: set[str] = set()  # public ids
         self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
         self._leases_read_at = float("-inf")
 
     def add_dead(self, owners: Iterable[str]) -> None:
-        """Note that the processes of these owners are known to be dead."""
+        """Record that the processes of these owners are dead."""
         self._dead |= set(owners) - {self._owner}
 
     def is_dead(self, owner: str | None) -> bool:
-        """Return whether it is known that the process of an owner has ended."""
+        """Return whether the process of an owner is known to have ended."""
         return owner in self._dead or owner_is_dead(owner)
 
     def find(self, now: float, *, busy: Collection[int], outage: bool, adopt: bool) -> Found:
-        """Read the database, and return what to drive and what to offer. Each experiment is offered once.
+        """Read the database. Return the experiments to drive and those to offer to users; each is offered once.
 
         Args:
             now: the time.
             busy: experiments to leave out.
             outage: the database could not be reached recently, so the lease of a living owner may have expired.
-            adopt: drive experiments that scripts have left behind, too.
+            adopt: also drive experiments whose script has ended.
         """
         free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
         unclaimed = {
@@ -82,9 +82,9 @@ class Candidates:
             if record.source not in SCRIPTS:
                 found.to_drive.append(ToDrive(record, "it was created over the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
-                found.to_drive.append(ToDrive(record, "it is to be cancelled"))
+                found.to_drive.append(ToDrive(record, "a user has cancelled it"))
             elif record.abandoned(now) and adopt:
-                why = "its script is gone, and this service adopts such experiments"
+                why = "its script has ended, and this service adopts such experiments"
                 found.to_drive.append(ToDrive(record, why, adopt=True))
             elif record.abandoned(now) and record.public_id not in self._offered:
                 found.to_offer.append(record)
@@ -93,10 +93,10 @@ class Candidates:
         return found
 
     def _without_fresh(self, found: Iterable[ExperimentRecord], outage: bool) -> Iterator[ExperimentRecord]:
-        """Yield the records without those whose lease a living owner may still renew.
+        """Leave out the records whose lease a living owner may still renew.
 
-        It may after an outage, and until the lease has been seen expired for `WITNESS_S`: this host may have begun when an
-        outage had just ended, and so know nothing of it.
+        That is possible after an outage, and until the lease has been expired for `WITNESS_S`, because this host may
+        have started just after an outage that it does not know about.
         """
         now, before, self._expired = time.monotonic(), self._expired, {}
         for record in found:
@@ -119,6 +119,6 @@ class Candidates:
         return [record for record in leased if self.is_dead(record.driver_owner)]
 
     def _cancelled(self, experiments: list[int]) -> set[int]:
-        """Return those of the experiments that a user has asked to cancel."""
+        """Return the experiments that a user has asked to cancel."""
         commands = self._store.commands.pending(experiments)
         return {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}

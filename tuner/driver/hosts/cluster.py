@@ -1,4 +1,4 @@
-"""The Ray that everything runs on: connect to a given one, or start a private one that ends with this process."""
+"""Connect to a Ray cluster, or start a private one that ends with this process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""The errors that a call of a dead driver host raises; the second one if Ray killed the host because memory ran out."""
+"""The errors that a call of a dead driver host raises. The second one means that Ray killed the host for lack of memory."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
     """Connect this process to Ray. Return True if a private Ray was started for it.
 
-    With an address, connect to that cluster. Without one, start a private Ray that ends with this process; a Ray that happens
-    to run on this machine is left alone. If the process is connected already, keep that connection.
+    With an address, connect to that cluster. Without one, start a private Ray that ends with this process; a Ray that
+    already runs on this machine is not used. If the process is connected already, keep that connection.
     """
     if ray.is_initialized():
         return False
@@ -55,7 +55,7 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
 
 
 def _unreachable(address: str | None, error: Exception) -> str:
-    """Say in one line what went wrong and what to do about it."""
+    """Return what went wrong and what to do about it, in one line."""
     lines = str(error).strip().splitlines()
     what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
     if address:

@@ -1,4 +1,4 @@
-"""One experiment on a host: its journal, its groups and its inbound port, made of the store and of worker groups."""
+"""One experiment on a host: its journal, its groups and its inbound port."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Received:
     time: float = 0.0  # when that one was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Return whether a report is missing between those that have arrived and the end of this batch."""
+        """Return whether a report is missing before the end of this batch."""
         newest = self.report_no
         for report in reports:
             if report.report_no > newest + 1:
@@ -78,7 +78,7 @@ class _Received:
 
 
 class StoreJournal:
-    """The journal of one experiment: batches go to the store, in the thread of the host that writes."""
+    """The journal of one experiment. It writes batches to the store in the host's writer thread."""
 
     def __init__(self, host: Host, experiment: int, epoch: int) -> None:
         self._host, self._experiment, self._epoch = host, experiment, epoch
@@ -88,7 +88,7 @@ class StoreJournal:
 
 
 class RankInbound:
-    """Turns what the ranks of one experiment tell the driver into events of the loop."""
+    """Converts messages of an experiment's ranks to events of the loop."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class RankInbound:
         await self.loop.put(Noted(time=time.time(), trial=segment.trial, segment=segment.ordinal, notes=notes))
 
     async def end(self, number: int, reason: str) -> None:
-        """Stop a trial because its training code asks for it."""
+        """Stop a trial at the request of its training code."""
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
 
     async def object(self, stored: Stored) -> Any:
@@ -221,7 +221,7 @@ class HostGroups:
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        hard = why == "stop" and self._core.experiment.capped  # then it may not wait for a last checkpoint either
+        hard = why == "stop" and self._core.experiment.capped  # so it must not wait for a last checkpoint either
         await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
@@ -235,13 +235,13 @@ class HostGroups:
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
         if not is_ours(
             searcher, "tuner.search."
-        ):  # a searcher of the user's: it runs on the machines of the training code
+        ):  # the user's own searcher: it runs on the machines of the training code
             return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
         experiment = self.record.public_id
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)
 
     async def forget_proposals(self) -> None:
-        """Release what the helper processes of searchers keep for this experiment."""
+        """Make the helper processes of searchers release their data of this experiment."""
         await self._host.proposals.forget(self.record.public_id)
 
     async def draw(self, number: int, name: str, distribution: str) -> tuple[Any, dict[str, Any]]:
@@ -301,7 +301,7 @@ class Driven:
 
     def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
-        spec = record.first_spec  # the log has what was changed since
+        spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
         with functions_by_name():  # the process of the judge runs user code, so it is not imported here
@@ -328,8 +328,8 @@ class Driven:
     async def close(self) -> None:
         """Release the loop, and the process that calls the user's stop functions.
 
-        The loop, the groups and the inbound port know each other. With these references, all trials would stay
-        in memory until the next full garbage collection.
+        The loop, the groups and the inbound port refer to each other. These cycles would keep all trials in memory
+        until the next full garbage collection.
         """
         await self._judge.close()
         await self.groups.forget_proposals()

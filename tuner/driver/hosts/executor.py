@@ -20,16 +20,16 @@ from tuner.trials.messages.report_socket import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """The facts about a host that an executor needs to make worker groups.
+    """Options of a host that an executor needs to make worker groups.
 
     Attributes:
-        name: of the host.
-        report_address: where it listens for reports; None if ranks can only reach it through Ray.
-        logs: keeps what the ranks print.
+        name: the host's name.
+        report_address: the address at which it listens for reports; None if ranks can reach it only through Ray.
+        logs: stores the logs of ranks.
         log_limit: how much of each log the ranks send; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
-        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
-        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+        reserve_after_s: seconds that a group waits before free resources are reserved for it.
+        preempt_after_s: minimum seconds that a group runs before it has to make room for another experiment.
     """
 
     name: str = ""
@@ -100,11 +100,11 @@ class SegmentGroups(Protocol):
 
 
 class Executor(Protocol):
-    """Runs trials for a driver host. All methods belong to the host's event loop, unless they say otherwise."""
+    """Runs trials for a driver host. Call its methods in the host's event loop, unless they say otherwise."""
 
     name: Literal["ray", "local", "agents"]
     own_process: bool
-    """True if the host has a process to itself."""
+    """True if the host has its own process."""
 
     @property
     def node(self) -> str | None:
@@ -114,25 +114,25 @@ class Executor(Protocol):
         """Return the address of this machine at which ranks reach the host."""
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Return the worker groups of the host. Called once."""
+        """Create the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:
-        """Remove what hosts that were killed have left. May block; called in a thread."""
+        """Remove what killed hosts have left behind. May block; called in a thread."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many groups of this kind there is room for at once, at least one; None if they ask for nothing."""
+        """Return how many groups of this kind can run at once, at least one; None if they need no resources."""
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes as `ray.nodes` does, and the resources that are free."""
+        """Return the nodes in the form of `ray.nodes`, and the free resources."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
+        """Run a function on a node. If the node is unknown, run it here, since this machine may have been that node earlier."""
 
     def share(self, value: Any) -> Any:
-        """Return a reference by which ranks get the value, or the value itself. May block; called in a thread."""
+        """Return a reference from which ranks get the value, or the value itself. May block; called in a thread."""
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Return the value of a function, computed in another process that has these entries in `sys.path`."""
+        """Call a function in another process that has these entries in `sys.path`, and return its value."""
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         """Delete the content of a checkpoint, on whichever node it is."""

@@ -1,7 +1,7 @@
 """Measure a driver host, for `GET /metrics`.
 
-The host is a process of its own, which may be on another machine. The service asks it for these figures once a second, over the
-connection that it has to it anyway.
+The host is a separate process, possibly on another machine. The service requests these figures once a second over its
+existing connection.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts how many times took how long."""
+    """A histogram of durations."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Add one duration."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
@@ -33,11 +33,11 @@ class Histogram:
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of one host since it started.
+    """The metrics of one host since it started.
 
-    reports: from the arrival of reports at the host until they are committed.
-    verdicts: the same for reports at which the ranks wait; then it includes the decision.
-    writes: how long one write to the database takes, without the time in the queue.
+    reports: seconds from the arrival of reports at the host to their commit.
+    verdicts: the same for reports at which the ranks wait, including the decision.
+    writes: seconds of one write to the database, without the time in the queue.
     """
 
     reports: Histogram = field(default_factory=Histogram)
@@ -48,14 +48,14 @@ class Figures:
     _counted_at: float | None = None
 
     def count_use(self, gpus: float, ranks: int, now: float) -> None:
-        """Add what has been in use since the last call. `gpus` and `ranks` are those that train now."""
+        """Add the use since the last call. `gpus` and `ranks` are the numbers that train now."""
         if self._counted_at is not None:
             self.gpu_seconds += gpus * (now - self._counted_at)
             self.rank_seconds += ranks * (now - self._counted_at)
         self._counted_at = now
 
     def shown(self) -> dict[str, Any]:
-        """Return everything as JSON."""
+        """Return all metrics as JSON."""
         return {
             "reports": self.reports.shown(),
             "verdicts": self.verdicts.shown(),

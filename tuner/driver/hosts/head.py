@@ -1,6 +1,7 @@
-"""Start a Ray for the service (`ray start --head`), find it again, watch its processes, and end it with all it started.
+"""Start a Ray head for the service (`ray start --head`), find it again, watch its processes, and end all of them.
 
-Nothing here imports Ray, so the service can watch a head without being a process that Ray may end.
+This module does not import Ray, so that the service can watch a head without connecting to it. Ray may end connected
+processes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tuner.errors import ClusterUnreachable
 log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
-"""A variable in the environment of every process of a head. Ray's workers change their names, so names do not identify them."""
+"""An environment variable that marks every process of a head. Names do not identify them, because Ray's workers change theirs."""
 
 COMMAND_S = 120.0
-"""Seconds that a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
+"""Timeout in seconds of a command of Ray. `ray start` takes a few seconds, and more on a busy machine."""
 
 PROC = Path("/proc")
 
@@ -37,10 +38,10 @@ KILLED_S = 5.0
 """Seconds that the processes of a dead head may take to be gone after they were killed."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
-"""A part of the paths of Ray's own programs."""
+"""A substring of the paths of Ray's own programs."""
 
 _PARTS = ("gcs_server", "raylet")
-"""The processes without which a head is dead."""
+"""A head counts as dead if one of these processes is gone."""
 
 RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
 """Runs Ray's command line with these arguments, and with more variables in its environment; see `run_ray`."""
@@ -84,7 +85,7 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path, run: RunRay | None = None) -> Head:
-    """Return the head of this home. If there is none, end what a dead one has left behind, and start one.
+    """Return the head of this home. If there is none, end the remaining processes of a dead one, and start a new one.
 
     run: runs commands of Ray; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
     """
@@ -119,13 +120,13 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
 
 
 def stop_head(home: Path) -> bool:
-    """End the Ray that `start_head` started for this home, with all that runs on it. Return whether there was one."""
+    """End the Ray that `start_head` started for this home, with everything that runs on it. Return whether there was one."""
     _marker(home).unlink(missing_ok=True)
     return _end(home, patience_s=10.0)
 
 
 def was_stopped(home: Path) -> bool:
-    """Return whether the head was ended by `stop_head`, so that it must not be started again."""
+    """Return whether `stop_head` ended the head, so that it must not be started again."""
     return not _marker(home).exists()
 
 
@@ -155,15 +156,17 @@ def _end(home: Path, patience_s: float) -> bool:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(stubborn, timeout=5)
-        stubborn = [process for process in _processes(home) if _runs(process)]  # what they had started in the meantime
+        # processes that they have started in the meantime
+        stubborn = [process for process in _processes(home) if _runs(process)]
     return bool(processes)
 
 
 def _processes(home: Path) -> list[psutil.Process]:
     """Return the processes that belong to the head of this home.
 
-    Each has the mark in its environment, or is one of Ray's own programs and was given the head's folder. Other processes
-    that name the folder, such as a `tail -f` on Ray's logs, are not part of it.
+    A process belongs to it if it has the mark in its environment, or is one of Ray's own programs with the head's
+    folder in its arguments. Other processes that name the folder, such as a `tail -f` on Ray's logs, do not belong to
+    it.
     """
     scratch = str(_scratch(home))
     found = []
@@ -218,7 +221,10 @@ def _marker(home: Path) -> Path:
 
 
 def _scratch(home: Path) -> Path:
-    """Return the folder of Ray's own files for this home. It is not under the home: paths of Unix sockets must be short."""
+    """Return the folder of Ray's own files for this home.
+
+    It is not inside the home, because paths of Unix sockets must be short.
+    """
     return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
 
 
@@ -238,7 +244,7 @@ def _has_token() -> bool:
 
 
 def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write a token for this user. Raise ClusterUnreachable if it cannot, since a head needs one."""
+    """Let Ray write a token for this user, which a head needs. Raise ClusterUnreachable if it cannot."""
     done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
@@ -253,7 +259,7 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run Ray's command line in a new session, so that a Ctrl-C here does not reach what it starts.
+    """Run a command of Ray in a new session, so that Ctrl-C here does not reach the processes that it starts.
 
     Raise ClusterUnreachable if it takes longer than `COMMAND_S`.
     """

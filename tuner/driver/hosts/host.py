@@ -1,7 +1,7 @@
 """The driver host: it drives many experiments as asyncio tasks of one event loop.
 
-On Ray it is an actor that reserves no CPU. For the local executor it is a thread of the script. Ranks belong to it. If it dies,
-they end, and the next host continues every experiment from what the database holds.
+On Ray, it is an actor that reserves no CPU. For the local executor, it is a thread of the script. Ranks belong to it:
+if it dies, they end, and the next host continues every experiment from the database.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ T = TypeVar("T")
 
 POLL_S = 0.5
 ROOM_S = 1.0
-"""Seconds between two looks whether trials should make room for other experiments."""
+"""Seconds between two checks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
-"""Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
+"""Seconds that the end of an experiment waits for its logs. Later logs are still written."""
 CRASHES, PROGRESS = 3, 20
-"""An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
+"""An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
-"""A host whose service has said nothing for this long may be ended by a service of an older version."""
+"""Seconds without a call of its service after which a service of an older version may end a host."""
 
 REACHED_S = 3.0
 """Agents cannot reach a host whose service has said nothing for this long, so no lease ends. It says something every second."""
 
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. A restored backup may give its id to another one."""
+"""The id, the experiment and the time of a command. The id alone is not unique after a backup was restored."""
 
 
 class Host:
-    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods.
+    """Drives experiments in one event loop, and writes to the database in one thread. Other processes call its public methods.
 
     Args:
         settings: the settings of the process that starts the host.
-        name: of the actor.
-        executor: where trials run; None: on Ray, of which this is an actor then.
+        name: the name of the actor.
+        executor: where trials run; None: on Ray. Then this is an actor.
     """
 
     def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
@@ -95,21 +95,21 @@ class Host:
         self.driven: dict[int, Driven] = {}
         self._named: dict[str, Driven] = {}  # the same, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
-        self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
+        self._claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
         self._seen: set[CommandKey] = set()
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
         self._not_before: dict[int, float] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
-        self._attended_at = float("-inf")  # when a service called the last time
+        self._attended_at = float("-inf")  # time of the last call of a service
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
-        self._reading = True  # the database could be read the last time
+        self._reading = True  # whether the last read of the database succeeded
         self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._groups: GroupManager | None = None
-        self._local: Executor | None = None  # for experiments that ask for it, beside `executor`
+        self._local: Executor | None = None  # the local executor, for experiments that ask for it on a host on Ray
         self._local_groups: SegmentGroups | None = None
         self._choosing = threading.Lock()
         self._agents: AgentGroups | None = None  # for experiments whose trials agents run
@@ -125,10 +125,10 @@ class Host:
     async def write(self, function: Callable[..., T], *args: Any) -> T:
         """Write to the database in the writer thread, so that a slow or locked database never blocks the event loop.
 
-        Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
-        waited for, so that the caller's next write, such as the release of a lease, comes after it.
+        Writes are done in the order of the calls. If the caller is cancelled, it still waits for a write that has
+        begun, so that its next write, such as the release of a lease, comes later.
 
-        An error that may pass is remembered. With a full disk, or a server that became a standby, only writes fail.
+        A temporary error is remembered, because with a full disk, or a server that became a standby, only writes fail.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
         try:
@@ -219,20 +219,20 @@ class Host:
         return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
 
     def _stats(self) -> dict[str, int]:
-        """Return the sums of what `GroupManager.stats` returns."""
+        """Return the sums of `GroupManager.stats`."""
         found: dict[str, int] = {}
         for groups in self._all_groups():
             found = {name: count + found.get(name, 0) for name, count in groups.stats().items()}
         return found
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return what the ranks of these segments use now, see `GroupManager.measure`."""
+        """Return the current resource use of the ranks of these segments; see `GroupManager.measure`."""
         asked = list(segment_ids)
         answers = await asyncio.gather(*(groups.measure(asked) for groups in self._all_groups()))
         return {name: ranks for answer in answers for name, ranks in answer.items()}
 
     def _standing(self, experiment: str) -> Standing:
-        """Return what an experiment is entitled to, as of its last change by a user."""
+        """Return the current priority and weight of an experiment."""
         driven = self._named.get(experiment)
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
@@ -242,10 +242,10 @@ class Host:
     # -- what other processes call -----------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Start to renew leases and to look for commands; with `serve`, also for experiments that need a driver.
+        """Begin to renew leases and look for commands; with `serve`, also look for experiments that need a driver.
 
-        adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
-        gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
+        adopt: whether to also drive experiments whose script has ended. Those created over the API are always driven.
+            gone: owners that the caller knows to be dead. Their experiments are taken over before their leases expire.
         """
         self._candidates.add_dead(gone)
         self._serving = self._serving or serve
@@ -265,8 +265,7 @@ class Host:
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
                 gc.collect()
-                # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many
-                # objects.
+                # Exclude objects of loaded libraries from garbage collection. With that many objects, collections would be rare.
                 gc.freeze()
         self._poked = asyncio.Event()
         self._poked.set()  # the first look is at once
@@ -297,19 +296,19 @@ class Host:
                 return str(state)
 
     async def _is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
-        """Return whether an experiment that is paused or has ended is to run again: no loop has taken the command yet."""
+        """Return whether an experiment that is paused or has ended has a pending command to run again."""
         wanted = "continue" if state.ended else "resume"
         commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
         return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
+        """Return lines for the service's log: the experiments that this host has claimed, or not, since the last call."""
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
     async def live(self) -> None:
-        """Wait for ever, so that the caller learns at once when this process dies."""
+        """Never return, so that the caller notices at once when this process dies."""
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
@@ -333,28 +332,28 @@ class Host:
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Note that a checkpoint of a segment has been written, or that its upload is done."""
+        """Handle the message that a checkpoint of a segment was written, or that its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Store what a rank has printed."""
+        """Store a part of a rank's log."""
         if self.logs is not None:
             await self.logs.take(segment_id, chunks)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that a rank's training code asks for. All ranks get the same."""
+        """Return the value of a parameter that a rank's training code asks for. All ranks get the same value."""
         found = self._segment(segment_id)
         return await found.inbound.draw(found.ref, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
-        """Keep notes from rank 0 with the trial, for people to read."""
+        """Store notes from rank 0 with the trial, for people to read."""
         found = self._segment(segment_id)
         await found.inbound.note(found.ref, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
-        """Stop the trial, because rank 0 asks for it."""
+        """Stop the trial at the request of rank 0."""
         found = self._segment(segment_id)
         await found.inbound.end(found.ref.trial, reason)
 
@@ -363,7 +362,7 @@ class Host:
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
-        """Answer a rank that has no actor to call."""
+        """Answer a rank that cannot call the actor."""
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
@@ -371,7 +370,7 @@ class Host:
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
-            raise Conflict(f"{segment_id} is over")
+            raise Conflict(f"{segment_id} has ended")
         return found
 
     async def agent(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,7 +383,7 @@ class Host:
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
+        """Return for each rank of a running segment its Python stack ("stack") and its resource use (`process_stats.usage`)."""
         found: dict[str, dict[str, Any]] = {}
         for groups in self._all_groups():
             stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
@@ -409,7 +408,7 @@ class Host:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
-        """Return what this host is doing, for readiness checks and benchmarks."""
+        """Return the status of this host, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
             "attended": time.monotonic() < self._attended_at + ATTENDED_S,
@@ -420,7 +419,7 @@ class Host:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """Return what `GET /metrics` shows of this host. Call it regularly: it also counts what has been in use."""
+        """Return this host's part of `GET /metrics`. Call it regularly, because it also adds up the use since the last call."""
         training = [name for groups in self._all_groups() for name in groups.training()]
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
@@ -450,7 +449,7 @@ class Host:
             self.store.close()
 
     async def close(self) -> None:
-        """Release everything. Experiments stay as they are, and another host can take them over at once."""
+        """Release everything. Experiments do not change, and another host can take them over at once."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.tasks.values()])
             for groups in self._all_groups():
@@ -478,7 +477,7 @@ class Host:
     def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
         self.tasks.pop(record.id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("experiment %s is not driven any more: %s", record.public_id, error, exc_info=error)
+            log.error("experiment %s is no longer driven: %s", record.public_id, error, exc_info=error)
             self._not_before[record.id] = time.time() + AGAIN_S
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
@@ -541,7 +540,7 @@ class Host:
                 await driven.close()
 
     def _sweep_checkpoints(self, driven: Driven) -> None:
-        """Delete the files of checkpoints whose reports were not committed when the ranks or the driver were killed."""
+        """Delete the files of checkpoints whose reports were not committed because the ranks or the driver were killed."""
         rows = self.store.trials.checkpoints(driven.record.id)
         checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
 
@@ -549,7 +548,7 @@ class Host:
         """Delete the objects of `with_parameters` that no experiment needs any more."""
         try:
             await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.code.unfinished)
-        except Exception:  # they stay until the next time
+        except Exception:  # they are deleted the next time
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
@@ -568,7 +567,7 @@ class Host:
         return ExperimentState.FAILED
 
     async def _find_logs(self, driven: Driven) -> None:
-        """Read, in the background, the rest of the logs of ranks that died with an earlier host."""
+        """In the background, read the rest of the logs of ranks that died with an earlier host."""
         if self.logs is None:
             return
         files: dict[Owner, list[LogFile]] = {}
@@ -632,7 +631,7 @@ class Host:
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Pause trials whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose resources another experiment should get; see `tuner.trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -644,7 +643,7 @@ class Host:
                 segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
     def _may_yield(self, name: str) -> bool:
-        """Return whether a segment can be paused and go on later from a checkpoint."""
+        """Return whether a segment can be paused and continue later from a checkpoint."""
         found = self.segments.get(name)
         return found is not None and found.inbound.core.may_yield(found.ref)
 

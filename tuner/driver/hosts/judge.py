@@ -1,4 +1,4 @@
-"""Call a user's stop functions in a helper process, one for each experiment that has any.
+"""Call a user's stop functions in a helper process. Each experiment with stop functions has its own.
 
 The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or ends its process
 must not run there. The host asks the helper about a report before it handles the report. The answer is committed with the
@@ -71,7 +71,10 @@ class Judge:
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, number: int, metrics: Mapping[str, float]) -> list[Answer]:
-        """Call every function with a trial's number and its metrics. Return one answer each, even if the helper dies or hangs."""
+        """Call every function with a trial's number and its metrics.
+
+        Return one answer for each, even if the helper dies or hangs.
+        """
         text = json.dumps([number, dict(metrics)]).encode() + b"\n"
         question = _Question(text, asyncio.get_running_loop().create_future())
         self._waiting.append(question)
@@ -106,7 +109,7 @@ class Judge:
                 code = await self._end()
                 question = self._waiting[0]
                 if question.died:
-                    self._fail(question, "RuntimeError", f"the function ends its process{_how(code)}")
+                    self._fail(question, "RuntimeError", f"the function ended its process{_how(code)}")
                 question.died = True
             except Exception as error:  # the functions cannot be loaded, or the helper cannot be started
                 log.warning("stop functions cannot be called", exc_info=True)
@@ -137,7 +140,7 @@ class Judge:
         except TimeoutError as error:
             raise RuntimeError(f"its module could not be imported within {self._start_s:g} s") from error
         except EOFError as error:
-            raise RuntimeError("importing its module ends the process") from error
+            raise RuntimeError("importing its module ended the process") from error
         if "error" in ready[0]:
             raise RuntimeError(ready[0]["text"])
         return helper

@@ -1,4 +1,4 @@
-"""Keep the driver host of a script or a notebook between calls, so that only the first call waits for Ray and a host to start.
+"""Keep the driver host of a script or notebook between calls, so that only the first call waits for Ray and a host to start.
 
 A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
 address, environment variables and `sys.path`, because its workers inherit those from this process. Both end with the process, or
@@ -52,9 +52,9 @@ _pid = os.getpid()
 def borrow(
     settings: Settings, address: str | None, start: Callable[[Any], None], *, keep: bool = True
 ) -> Iterator[Any]:
-    """Provide a driver host for the length of a `with` block: the kept one, or a new one that `start` waits for.
+    """Provide a driver host for a `with` block: the kept one, or a new one that `start` waits for.
 
-    address: of the Ray cluster. None means the one that this process is connected to, or a private one.
+    address: the address of the Ray cluster. None: the one that this process is connected to, or a private one.
     keep: whether the next call may use the host. It may not after an exception. Other users of the host are not disturbed.
     """
     kept = _take(settings, address, start)
@@ -71,10 +71,10 @@ def borrow(
 
 
 def shutdown() -> None:
-    """End what was kept for later calls: the driver host, idle worker groups, and the Ray that was started for them."""
+    """End what is kept for later calls: the driver host, idle worker groups, and the Ray that was started for them."""
     global _kept
     if os.getpid() != _pid:
-        return  # a fork: what is kept belongs to its parent
+        return  # this process is a fork; the kept host belongs to its parent
     with _lock:
         kept, _kept = _kept, None
         if kept is not None and not kept.users:
@@ -93,7 +93,7 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
         kept = _kept
         if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
             kept = _begin(settings, address, start)
-            if _kept is None:  # otherwise another thread uses the kept one, and the new one is for this call only
+            if _kept is None:  # if another thread uses the kept one, the new one is for this call only
                 _kept = kept
         kept.users += 1
         _users += 1
@@ -109,7 +109,7 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
     if _private is not None and _private.needs != _of_ray(address):
         _end_ray()
     if connect(address):
-        _private = _Private(_connection(), _of_ray(address))  # once connected: that sets variables of its own
+        _private = _Private(_connection(), _of_ray(address))  # after connecting, because Ray sets variables of its own
     kept = _Kept(start_host(settings), (), _connection())
     try:
         start(kept.host)
@@ -163,9 +163,9 @@ def _answers(host: Any) -> bool:
 
 
 def _rests(kept: _Kept) -> bool:
-    """Make the host release what it does not need, and return whether it did.
+    """Make the host release what it does not need. Return whether that succeeded.
 
-    Idle worker groups may stay for a while on a Ray of our own. On a Ray that others use, only the host stays.
+    On our own Ray, idle worker groups may stay for a while. On a shared Ray, only the host stays.
     """
     private = _private is not None and _private.connection == kept.connection
     try:
@@ -176,7 +176,7 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Make the host release everything. If it does not, let Ray kill it with everything that belongs to it."""
+    """Make the host release everything. If that fails, let Ray kill it with everything that belongs to it."""
     if not _here(kept):
         return
     try:

@@ -1,11 +1,11 @@
 """The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
 
-Ray ends a process that has lost its cluster. So the service itself does not connect to Ray: it starts this process, which may
-be ended, and starts it again. The two exchange lines: the service sends its settings, commands of Ray to run, the address
-of Ray, and questions; this process sends JSON objects. It ends when its standard input does.
+Ray ends processes that have lost their cluster. So the service itself does not connect to Ray: it starts this process,
+and starts it again if it ends. They exchange lines of text: the service sends its settings, commands of Ray to run, the
+address of Ray, and questions; this process sends JSON objects. It ends when its standard input is closed.
 
-Loading Ray takes a second or two. So commands of Ray run in forks of this process, and the service keeps one such process
-in reserve, which has loaded Ray and waits for its first command.
+Loading Ray takes a second or two. So commands of Ray run in forks of this process, and the service keeps one such
+process in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""Seconds between two messages to the service that everything works."""
+"""Seconds between two messages to the service that say that everything works."""
 
 START_S = 60.0
-"""Seconds that the driver host may take for an answer."""
+"""Timeout in seconds of a call of the driver host."""
 
 LOOK_S = 10.0
-"""Seconds that the host may take to answer a question about ranks or the cluster."""
+"""Timeout in seconds of a question to the host about ranks or the cluster."""
 
 
 MODULES = ("tuner.driver.hosts.shared",)
-"""What the process loads before it asks where Ray is. It includes Ray."""
+"""The modules that the process loads before it asks for the address of Ray. They load Ray."""
 
 RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
-"""What a process in reserve loads: also what starts a head and a driver host."""
+"""The modules that a process in reserve loads, including those that start a head and a driver host."""
 
 
 class Link:
-    """Keeps the driver host alive. `tell` is called with what the service should know."""
+    """Keeps the driver host alive. It calls `tell` with messages for the service."""
 
     def __init__(self, settings: Settings, adopt: bool, tell: Callable[..., None]) -> None:
         self._settings, self._adopt, self._tell = settings, adopt, tell
@@ -67,7 +67,7 @@ class Link:
             self.look_after()
 
     def look_after(self) -> None:
-        """Start the host, or find it, and watch it until it dies or does not answer."""
+        """Start or find the host, and watch it until it dies or does not answer."""
         import ray
 
         from tuner.driver.hosts.cluster import DEAD
@@ -90,7 +90,7 @@ class Link:
                 self._gone.append(self._owner)
             self._host = self._owner = None
             self._tell(trouble="the driver is being started again", log=f"the driver host is gone: {error}")
-            if not was_up:  # one that cannot even start is given some time
+            if not was_up:  # wait a moment if the host could not even start
                 time.sleep(CHECK_S)
         except NewerHost as error:
             self._host = None
@@ -102,15 +102,17 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Find or start the host. End one that runs the code of another version, so that this one can claim its experiments."""
+        """Find or start the host. End a host of another version, so that this one can claim its experiments."""
         from tuner.driver.hosts.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
                 self._gone.append(owner)
             self._tell(
-                log=f"the driver host of {version} was ended, as this is {__version__}; "
-                "its experiments continue from their checkpoints"
+                log=(
+                    f"ended the driver host of {version}, because this is {__version__}; its experiments continue "
+                    "from their checkpoints"
+                )
             )
         if (host := find_host(self._settings)) is not None:
             return host
@@ -166,18 +168,18 @@ class Link:
 
 
 def load_host() -> threading.Thread:
-    """Load, in a thread, what is needed to start a host, so that nobody waits for it once the host is gone."""
+    """Load the modules for starting a host in a thread, so that nobody waits for them once the host has died."""
     loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
     loading.start()
     return loading
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run Ray's command line in a fork of this process, in a new session. Return its exit code and what it has printed.
+    """Run Ray's command line in a fork of this process, in a new session. Return its exit code and its output.
 
     The code is None if it took too long and was killed.
     """
-    with tempfile.TemporaryFile() as output:  # not a pipe: what the command starts may keep it open
+    with tempfile.TemporaryFile() as output:  # not a pipe, because processes that the command starts may keep it open
         pid = os.fork()
         if not pid:
             _become_ray(arguments, environment, output.fileno())
@@ -225,9 +227,9 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
 
 
 def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
-    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line.
+    """Return the first line for the process. It is not passed on the command line, because it may contain a password.
 
-    reserve: the process is not needed yet, so it loads all that it may need.
+    reserve: the process is not needed yet, so it loads everything that it may need.
     """
     return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 

@@ -1,4 +1,4 @@
-"""Trials in processes of this machine, without Ray. Each trial is one process."""
+"""Run trials in processes of this machine, without Ray. Each trial is one process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tuner.trials.groups.manager import GroupManager
 
 
 class LocalExecutor:
-    """Processes of this machine, see `Executor`.
+    """An `Executor` that runs trials in processes of this machine.
 
     Args:
-        server: starts the processes. It may have started some already.
+        server: the server that starts processes. It may have started some already.
         cpus: how many CPUs all trials together may hold.
     """
 
@@ -52,10 +52,10 @@ class LocalExecutor:
         return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
-        """Do nothing: processes end with the host that has started them."""
+        """Do nothing, because processes end with the host that has started them."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many processes with so many CPUs this machine holds at once, at least one."""
+        """Return how many processes with this many CPUs this machine can run at once, at least one."""
         each = scaling.bundle().get("CPU", 0.0)
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
 
@@ -71,7 +71,7 @@ class LocalExecutor:
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value: it is sent to each process once."""
+        """Return the value itself. It is sent to each process once."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
@@ -80,11 +80,11 @@ class LocalExecutor:
         return self._pool.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete it from this machine or its storage. What another node has stays there."""
+        """Delete it from this machine or from the storage. Do nothing if another node has it."""
         if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
 
 
 def beside() -> LocalExecutor:
-    """Return an executor for a host that has another one, too. Its processes start when they are needed."""
+    """Return a second executor for a host that also has another one. Its processes start when they are needed."""
     return LocalExecutor(RankServer(), cpus_here())

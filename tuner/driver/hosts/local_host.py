@@ -1,6 +1,6 @@
 """The driver host of the local executor: a thread of the script, kept between its calls.
 
-Its processes may have been started before, see `tuner.driver.hosts.ahead`.
+Its processes may have been started ahead; see `tuner.driver.hosts.ahead`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LocalHost:
         self._call(self._host.start()).result()
 
     def drive(self, public_id: str, executor: str) -> Future[str]:
-        """Drive an experiment until it has ended or is paused; the future has its state.
+        """Drive an experiment until it has ended or is paused. The future returns its state.
 
         executor: where its trials run and why, for the log.
         """
@@ -58,7 +58,7 @@ class LocalHost:
         self._call(self._host.rest(True)).result(_CLOSE_S)
 
     def close(self) -> None:
-        """End everything, and leave experiments as they are."""
+        """End everything. Experiments do not change."""
         with contextlib.suppress(Exception):
             self._call(self._host.close()).result(_CLOSE_S)
         self.kill()
@@ -90,13 +90,13 @@ _pid = os.getpid()
 
 
 def has(needs: tuple[Any, ...]) -> bool:
-    """Return whether a host is kept whose processes have inherited this, see `needs.of_workers`."""
+    """Return whether a host with these needs is kept; see `needs.of_workers`."""
     return _kept is not None and _kept.needs[2:] == needs
 
 
 @contextlib.contextmanager
 def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
-    """Provide a driver host for the length of a `with` block: the kept one, or a new one.
+    """Provide a driver host for a `with` block: the kept one, or a new one.
 
     keep: whether the next call may use the host. It may not after an exception.
     """
@@ -110,13 +110,13 @@ def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
 
 
 def shutdown() -> None:
-    """End what was kept for later calls: the driver host and idle processes."""
+    """End what is kept for later calls: the driver host and idle processes."""
     global _kept
     ahead.drop()
     with _lock:
         kept, _kept = _kept, None
         if os.getpid() != _pid:
-            return  # a fork: what is kept belongs to its parent
+            return  # this process is a fork; the kept host belongs to its parent
         if kept is not None and not kept.users:
             kept.host.close()
 
@@ -124,7 +124,7 @@ def shutdown() -> None:
 def _take(settings: Settings) -> _Kept:
     global _kept, _pid
     with _lock:
-        if os.getpid() != _pid:  # a fork has no thread of its parent
+        if os.getpid() != _pid:  # a fork does not have its parent's threads
             _kept, _pid = None, os.getpid()
         kept = _kept
         if kept is None or kept.needs != _needs(settings):
@@ -132,7 +132,7 @@ def _take(settings: Settings) -> _Kept:
                 _kept = None
                 kept.host.close()
             kept = _Kept(LocalHost(settings, ahead.take()), _needs(settings))
-            if _kept is None:  # otherwise another thread uses the kept one, and the new one is for this call only
+            if _kept is None:  # if another thread uses the kept one, the new one is for this call only
                 _kept = kept
         kept.users += 1
     kept.host.start()
@@ -161,7 +161,7 @@ def _needs(settings: Settings) -> tuple[Any, ...]:
 
 
 def _at_exit() -> None:
-    """End the processes at once: threads of pools have ended by now, so the host cannot be closed in order."""
+    """End the processes at once. The host cannot be closed properly, because threads of pools have ended by now."""
     if os.getpid() == _pid and _kept is not None:
         _kept.host.kill()
 

@@ -1,9 +1,9 @@
-"""Keep the logs of ranks: the driver host writes what they send to the database, beside the log of events.
+"""Store the logs of ranks: the driver host writes what they send to the database, separate from the event log.
 
-Nothing is decided from logs, so they are neither events nor in the core. Ranks send what they print about once a second; what
-comes within a moment is written in one transaction. When a segment ends, its ranks send the rest. What a rank could not send,
-because it was killed, is read from its log file on its node, as long as the node is there. If the database is away, the file
-keeps the log until the database answers again.
+No decision depends on these logs, so they are not events. Ranks send their output about once a second; parts that
+arrive at about the same time are written in one transaction. When a segment ends, its ranks send the rest. If a rank
+was killed before that, the rest is read from the log file on its node, as long as the node is alive. While the database
+is unreachable, the log stays in the file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tuner.trials.groups.segment_run import LogFile
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.25
-"""Seconds that chunks wait for others to be written in the same transaction."""
+"""Seconds that chunks wait for others, to be written in the same transaction."""
 LAST_WORDS_S = 5.0
-"""Seconds that the ranks of an ended segment may take to send the rest of their logs."""
+"""Seconds that the ranks of an ended segment have to send the rest of their logs."""
 RETRY_S = 1.0
-"""Seconds to wait before the database is asked again after it did not answer."""
-_READ_S = 60.0  # how long reading a log file on another node may take
+"""Seconds to wait before the database is tried again after it did not answer."""
+_READ_S = 60.0  # timeout in seconds for reading a log file on another node
 _COMPACT_AT = 64  # merge a log's chunks after this many new ones
-_FEW = 3  # at the end, do not merge fewer chunks than this
+_FEW = 3  # at the end, merge only if there are at least this many chunks
 
 
 class Owner(NamedTuple):
@@ -70,18 +70,18 @@ class _Segment:
 
 
 class LogKeeper:
-    """Writes the logs of all segments of a host. Belongs to its event loop."""
+    """Writes the logs of all segments of a host. Use it in the host's event loop."""
 
     def __init__(self, table: LogTable, limit: LogLimit, on_node: OnNode) -> None:
         self._table, self._limit, self._on_node = table, limit, on_node
         self._segments: dict[str, _Segment] = {}
         self._waiting: list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
-        self._flushing = 0  # how many callers wait for logs to be complete
+        self._flushing = 0  # number of callers that wait for complete logs
         self._hurry = asyncio.Event()  # set to write the waiting chunks now
         self._asking = (
             asyncio.Lock()
-        )  # only one segment at a time reads what is stored, so that an outage does not block all threads
+        )  # only one segment at a time reads from the database, so that an outage does not block all threads
 
     def begin(self, segment_id: str, owner: Owner) -> None:
         """Accept logs of this segment from now on."""
@@ -105,8 +105,8 @@ class LogKeeper:
     ) -> None:
         """Complete the logs of a segment in the background.
 
-        gone: returns once the processes of the ranks are gone; None if they stay, and can send the rest themselves.
-        rest: what is left of the logs of those ranks that send no more.
+        gone: returns once the processes of the ranks have ended; None if they stay and send the rest themselves. rest:
+            the rest of the logs of ranks that send no more.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
@@ -118,7 +118,7 @@ class LogKeeper:
         return segment is not None and segment.closing is not None
 
     async def flush(self, experiment: int | None = None, *, timeout: float | None = None) -> None:
-        """Wait until the logs of ended segments, of one or of all experiments, are complete; at most `timeout` seconds."""
+        """Wait until the logs of ended segments are complete, at most `timeout` seconds. experiment: None for all."""
         closing = [
             segment.closing
             for segment in self._segments.values()
@@ -143,7 +143,7 @@ class LogKeeper:
     ) -> None:
         try:
             if rest:
-                with contextlib.suppress(Exception):  # it is read from the files then
+                with contextlib.suppress(Exception):  # it will be read from the files instead
                     await self._store(segment, rest)
             await self._last_words(segment, {file.rank for file in files} - {chunk.rank for chunk in rest}, gone)
             missing = [file for file in files if file.rank not in segment.ended_ranks]
@@ -158,7 +158,7 @@ class LogKeeper:
                 del self._segments[segment_id]
 
     async def _last_words(self, segment: _Segment, ranks: set[int], gone: Awaitable[Any] | None) -> None:
-        """Wait until all ranks have sent the end of their logs or are gone, but not too long."""
+        """Wait for a limited time until all ranks have sent the end of their logs or have ended."""
         leaving = asyncio.ensure_future(gone) if gone is not None else None
         deadline = time.monotonic() + LAST_WORDS_S
         while not ranks <= segment.ended_ranks and (left := deadline - time.monotonic()) > 0:
@@ -171,7 +171,7 @@ class LogKeeper:
                 return
 
     async def _read_rest(self, segment: _Segment, file: LogFile) -> None:
-        """Store what a rank has not sent from its log file. Try again for as long as the database is away."""
+        """Store the part of a log file that its rank has not sent. Retry while the database is unreachable."""
         while file.rank not in segment.ended_ranks:
             try:
                 have = await self._ranges(segment, file.rank)
@@ -187,7 +187,7 @@ class LogKeeper:
             await asyncio.sleep(RETRY_S)
 
     async def _ranges(self, segment: _Segment, rank: int) -> list[Range]:
-        """Return which bytes of a log are stored. Wait until the database answers."""
+        """Return the stored ranges of a log. Wait until the database answers."""
         owner = segment.owner
         async with self._asking:
             while True:
@@ -201,11 +201,11 @@ class LogKeeper:
                 await asyncio.sleep(RETRY_S)
 
     async def _rest_of(self, file: LogFile, have: list[Range]) -> list[LogChunk]:
-        """Read the part of a log file that is not stored; nothing if the node is gone."""
+        """Read the part of a log file that is not stored yet. Return no chunks if the node is gone."""
         try:
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
-        except Exception as error:  # the node is gone, with what the rank had not sent
+        except Exception as error:  # the node is gone, and the rest of the log with it
             log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
             return []
         return chunks
@@ -267,5 +267,5 @@ class LogKeeper:
             await asyncio.to_thread(
                 self._table.compact, owner.experiment, (owner.trial, owner.segment), rank, self._limit
             )
-        except Exception:  # the chunks stay as they are
+        except Exception:  # the chunks stay unmerged
             log.info("the chunks of a log could not be merged", exc_info=True)

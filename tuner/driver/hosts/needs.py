@@ -1,4 +1,4 @@
-"""The needs of a script's call, which a host that was kept from an earlier call must meet."""
+"""The needs of a script's call. A host that was kept from an earlier call is used only if it meets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Variables that libraries set when they are imported, also on the workers. If they change, the same workers can be used."""
+"""Variables that libraries set when they are imported, on workers too. Workers can be reused if only these change."""
 
 
 def of_workers() -> tuple[Any, ...]:
@@ -26,7 +26,7 @@ def of_workers() -> tuple[Any, ...]:
 
 
 def of_database(url: str) -> tuple[int, int] | None:
-    """Return the identity of an SQLite file. A file that was deleted and created again has another one."""
+    """Return the identity of an SQLite file. It changes if the file is deleted and created again."""
     try:
         found = os.stat(url.removeprefix("sqlite:///"))
     except OSError:

@@ -21,13 +21,13 @@ def overview(
     """Return the overview as JSON.
 
     Args:
-        nodes: as `ray.nodes` returns them.
-        available: what is free on the whole cluster, as Ray sees it.
-        held: the groups that have room, each with its ranks.
-        waiting: the groups that wait, in the order in which they will be served.
-        standings: experiment -> its priority and weight, for those that run here.
-        shares: experiment -> the dominant share that it holds.
-        began: what a monotonic time of 0 is in seconds since 1970.
+        nodes: the nodes in the form of `ray.nodes`.
+        available: the free resources of the whole cluster, according to Ray.
+        held: the groups that have resources, each with its ranks.
+        waiting: the groups that wait, in the order of the queue.
+        standings: experiment -> priority and weight, for the experiments of this host.
+        shares: experiment -> its dominant share.
+        began: the time in seconds since 1970 at which the monotonic clock was 0.
     """
     living = [node for node in nodes if node["Alive"]]
     total: dict[str, float] = {}

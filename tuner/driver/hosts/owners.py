@@ -1,4 +1,4 @@
-"""Names for the processes that drive experiments. A name tells later whether its process still lives."""
+"""Names of the processes that drive experiments. From a name one can tell whether its process is still alive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PROC = Path("/proc")
 def owner_name(pid: int | None = None) -> str:
     """Return the name of this process (or of another one on this machine): ``host:pid:when it started``.
 
-    On Linux the start is counted in clock ticks since the boot, with the id of the boot beside it, so that it does not depend on
-    the machine's clock. Elsewhere it is a time.
+    On Linux, the start is given as the id of the boot and the clock ticks since then, so that it does not depend on the
+    machine's clock. On other systems, it is a time.
     """
     number = os.getpid() if pid is None else pid
     ticks, boot = _start_ticks(number), _boot_id()
@@ -27,7 +27,7 @@ def owner_name(pid: int | None = None) -> str:
 
 
 def owner_is_dead(owner: str | None) -> bool:
-    """Return True if the owner was a process of this machine and has ended, False if it lives or that is not known.
+    """Return True if the owner was a process of this machine and has ended; False if it is alive or that is not known.
 
     A name from another boot may belong to another machine with the same host name, so its lease must expire first.
     """

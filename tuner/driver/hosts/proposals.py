@@ -1,8 +1,9 @@
-"""Ask slow searchers in helper processes, so that the verdicts of all experiments of a host come in time.
+"""Ask slow searchers in helper processes, so that they do not delay the verdicts of a host's experiments.
 
-One helper serves all searchers whose asks take tens of milliseconds; a searcher that may take seconds (`Searcher.HEAVY`) has a
-helper of its own. A helper keeps a copy of each experiment's trials. Before a question it gets the trials that have changed, and
-so it answers as the searcher would here. The core stays the only writer: an answer comes back as an event.
+One helper serves all searchers whose asks take tens of milliseconds; a searcher that may take seconds
+(`Searcher.HEAVY`) has its own helper. A helper keeps a copy of each experiment's trials. Before each question it gets
+the trials that have changed, so it gives the same answer as the searcher here would. The core stays the only writer: an
+answer comes back as an event.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
 AT_ONCE = 100
-"""The number of trials that are sent before the event loop does other work. Pickling them takes a few milliseconds."""
+"""The number of trials that are sent at once before the event loop does other work. Pickling them takes a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -66,13 +67,13 @@ class Proposals:
     ) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 
-        Raises what `DefineByRunSearch.draw` raises, and ProposalError.
+        It raises the errors of `DefineByRunSearch.draw`, and ProposalError.
         """
         answer = await self._call(experiment, searcher, trials, sys_path, "draw", (number, name, distribution))
         return answer[0], answer[1]
 
     async def forget(self, experiment: str) -> None:
-        """Release what the helpers keep for an experiment."""
+        """Make the helpers release their data of an experiment."""
         if (own := self._own.pop(experiment, None)) is not None:
             await own.close()
         await self._shared.forget(experiment)
@@ -108,7 +109,7 @@ class _Copy:
     )  # trials that had not ended when they were sent, with the value of `_look`
 
     def changed(self, trials: Population) -> list[Trial]:
-        """Return the trials that the helper does not know as they are now."""
+        """Return the trials that are new or have changed since they were sent to the helper."""
         found = [trials[number] for number, look in self.live.items() if _look(trials[number]) != look]
         found += [trials[number] for number in range(self.count, len(trials))]
         return found
@@ -123,7 +124,7 @@ class _Copy:
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever anything changes that searchers read."""
+    """Return a value that changes whenever something that searchers read changes."""
     return (
         trial.state,
         trial.iteration,
@@ -154,9 +155,9 @@ class _Helper:
         method: str,
         args: tuple[Any, ...],
     ) -> Any:
-        """Call a method of the searcher in the helper and return what it returns.
+        """Call a method of the searcher in the helper and return its result.
 
-        If the caller is cancelled, the answer is still read: the next one belongs to the next question.
+        If the caller is cancelled, the answer is still read, so that the next answer belongs to the next question.
         """
         call = asyncio.create_task(self._call(experiment, searcher, trials, sys_path, method, args))
         self._calls.add(call)
@@ -205,7 +206,7 @@ class _Helper:
         sys_path: Sequence[str],
         question: tuple[str, tuple[Any, ...]],
     ) -> None:
-        """Send what has changed, in parts, then the question. The last part and the question go together, as of one moment."""
+        """Send the changes in parts, then the question. The last part and the question are from the same moment."""
         copy = self._copies.get(experiment)
         if copy is None or copy.trials is not trials or copy.context is not searcher.context:
             copy = self._copies[experiment] = _Copy(trials, searcher.context)
@@ -316,7 +317,7 @@ def _answer(known: tuple[Searcher, Population] | Exception, method: str, args: t
 
 
 def _pickled(error: Exception) -> bytes:
-    """Return (error, None). Replace an error that cannot be sent by one with its words."""
+    """Return (error, None). Replace an error that cannot be pickled by one with the same text."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         data = pickle.dumps((error, None))

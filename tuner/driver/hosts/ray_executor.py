@@ -19,7 +19,7 @@ from tuner.trials.messages.tasks import on_node
 
 
 class RayExecutor:
-    """The cluster that the process of the host belongs to, see `Executor`."""
+    """An `Executor` that runs trials on the Ray cluster of the host's process."""
 
     name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
@@ -57,7 +57,7 @@ class RayExecutor:
         return capacity(scaling)
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes of the cluster, and what is free."""
+        """Return the nodes of the cluster, and the free resources."""
         nodes, available = await asyncio.gather(
             asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
         )

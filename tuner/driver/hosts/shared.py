@@ -19,9 +19,9 @@ from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Seconds that the host of another version may take to give its owner name, and then to end."""
+"""Timeouts in seconds for the host of another version: to tell its owner name, and to end."""
 _VERSION = "-v"
-"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits there."""
 
 
 def base_name(settings: Settings) -> str:
@@ -45,11 +45,11 @@ def find_host(settings: Settings) -> Any:
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
+    Return (version, owner) of each; the owner is None if the host did not tell. The next host claims their experiments.
 
     Raises:
-        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
-            no experiment would go on.
+        NewerHost: a running service of a newer version uses such a host. If two services ended each other's hosts, no
+            experiment would make progress.
     """
     base, ended = base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -67,8 +67,8 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         number = version.removeprefix(_VERSION)
         if number and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
-                "none while that one runs: update it, or end the other one"
+                f"a service of version {number} drives the experiments of this database; this one is "
+                f"{__version__} and will drive none while the other runs: update this one, or end the other one"
             )
         owner = status.get("owner")
         ray.kill(host)

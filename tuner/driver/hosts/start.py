@@ -17,8 +17,8 @@ from tuner.settings import Settings
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
     """Start the actor and return its handle.
 
-    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
-    service never uses a host that runs the code of another version.
+    A shared host outlives its creator. Its name contains a hash of its database and the version of this package, so
+    that a service never uses a host of another version.
     """
     name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {

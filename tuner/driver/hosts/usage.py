@@ -1,7 +1,7 @@
-"""Sample what the ranks use, CPU, memory and GPU, and store it as time series beside the log.
+"""Sample the CPU, memory and GPU use of ranks, and store it as time series.
 
-No decision depends on the samples, so they are not events and the core does not see them. They use
-the connections that the host has to its ranks anyway. Each costs a rank about a millisecond, on a separate thread.
+No decision depends on the samples, so they are not events and the core does not see them. They use the existing
+connections between host and ranks. Each sample takes a rank about a millisecond, in a separate thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""The most samples kept of a rank in a segment: two hours at one per ten seconds. Beyond that they are thinned out."""
+"""The most samples that are kept of a rank in a segment: two hours at one per ten seconds. Longer series are thinned out."""
 
 
 class Place(NamedTuple):
@@ -30,12 +30,12 @@ class Place(NamedTuple):
 
 class Meters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> what it uses now, see `process_stats.usage`. Ranks that do not answer are left out."""
+        """Return segment -> rank -> current use; see `process_stats.usage`. Ranks that do not answer are left out."""
 
 
 class Shelf(Protocol):
     def add_usage(self, experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
-        """Append samples. `keep` maps (trial, segment) to n: of its samples, delete those whose number is not a multiple of n."""
+        """Append samples. `keep` maps (trial, segment) to n: only samples whose number is a multiple of n are kept."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Return whether there are too many samples. If so, only half as many are kept from now on."""
+        """Return whether there are too many samples. If so, keep only half as many from now on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2
@@ -58,20 +58,20 @@ class _Pace:
 
 
 class UsageKeeper:
-    """Take the samples. running: returns the segments that run at the moment."""
+    """Takes the samples. running: returns the segments that are running."""
 
     def __init__(self, meters: Meters, shelf: Shelf, running: Callable[[], Mapping[str, Place]]) -> None:
         self._meters, self._shelf, self._running = meters, shelf, running
         self._paces: dict[str, _Pace] = {}
 
     async def keep(self, every_s: float) -> None:
-        """Take samples for ever. If samples cannot be written they are lost; training goes on."""
+        """Take samples without end. Samples that cannot be written are lost; training continues."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.sample()
             except Exception:
-                log.warning("what the ranks use could not be kept", exc_info=True)
+                log.warning("could not store the resource use of ranks", exc_info=True)
 
     async def sample(self) -> None:
         """Ask all running ranks, and write their answers in one transaction for each experiment."""

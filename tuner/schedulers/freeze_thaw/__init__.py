@@ -1,20 +1,17 @@
 """Freeze-thaw: a model of the learning curves decides, at every level, which trial trains next.
 
-Swersky, Snoek and Adams, "Freeze-Thaw Bayesian Optimization", 2014, https://arxiv.org/abs/1406.3896: pause and resume many
-trials, as a model of their learning curves suggests. `docs/freeze_thaw.md` has the whole picture.
+Swersky, Snoek and Adams, "Freeze-Thaw Bayesian Optimization", 2014, https://arxiv.org/abs/1406.3896: a model of the
+learning curves pauses and resumes many trials. `docs/freeze_thaw.md` explains the whole method.
 
     scheduler     keeps the facts, asks for decisions, and fits the model
     reasons       puts decisions into words
     acquisition   chooses the trial or the new configuration that trains next
     novelty       makes configurations close to earlier ones count for less
-    results       the results, and which of them the model is shown
-    curve_model   a Gaussian process over configuration and time
-    score_warp    the scale on which the model sees scores
-    unit_cube     configurations as points
-    budget        the limit of all training, and the trial that is trained to the end
-    repeats       trials whose results equal those of another trial
-    levels        the times at which decisions are made
-    state         what the scheduler remembers
+    results       the results, and the selection that the model is fitted to curve_model   a Gaussian process over
+    configuration and time score_warp    the scale on which the model sees scores unit_cube     configurations as points
+    budget        the limit on all training, and the trial that is trained to the end repeats       trials whose results
+    equal those of another trial levels        the times at which decisions are made state         the state of the
+    scheduler
 """
 
 from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler

@@ -4,10 +4,10 @@ The rule is MFPI-random of Rakotoarison et al., "In-Context Freeze-Thaw Bayesian
 https://arxiv.org/abs/2404.16795. A horizon and a goal above the best score so far are drawn at random. The winner is
 the candidate that is most likely to pass the goal within the horizon.
 
-Two things are added here. If no started trial has a chance within the horizon, the horizon becomes a full training.
-And in some decisions (`thaw`) the winner is instead the started trial with the largest expected improvement at the end
-of a full training, so that some trials are trained to the end; a new configuration wins such a decision only if it
-promises far more.
+This module adds two rules. If no started trial has a chance within the horizon, the horizon becomes a full training.
+And in some decisions (`thaw`), the winner is the started trial with the largest expected improvement at the end of a
+full training, so that some trials are trained to the end. A new configuration wins such a decision only if it promises
+far more.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class DecisionInputs:
         best: the best score so far.
         started: numbers (m,) of the trials that could continue. Each has results.
         held: True if the last of `started` is the trial that has just reported.
-        waste: what each of `started` would spend before it trains on (m,), in units of time_attr.
+        waste: the cost of resuming each of `started` (m,), in units of time_attr.
         running: numbers (r,) of the other trials, which are running.
-        start_cost: what the start of a new trial costs, in units of time_attr.
+        start_cost: the cost of starting a new trial, in units of time_attr.
         may_start: True if a new trial is allowed.
-        thaw: the share of decisions that only started trials usually win.
+        thaw: the share of decisions that compare expected improvements, which usually only started trials win.
         repeats: the probability of a repeat at each of `novelty.DISTANCES`, or None if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
-        quick: True to show the model few results and to look for new configurations with fewer tries.
-        earlier: gives what earlier experiments expect of encoded configurations, if there are any.
+        quick: True to use few results in the model, and fewer attempts to find new configurations.
+        earlier: maps encoded configurations to the predictions of earlier experiments; None if there are none.
         hints: realised points (h, p) that were good in earlier experiments.
     """
 
@@ -80,12 +80,12 @@ class DecisionInputs:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The model's expectation of a candidate at time `until`, on the scale of scores.
+    """The model's forecast of a candidate at time `until`, on the scale of scores.
 
     Attributes:
         until: the time of the forecast, in units of time_attr.
         mean: the expected score.
-        sd: half the width of the interval of one standard deviation to either side.
+        sd: half the width of the interval of ± one standard deviation around the mean.
         chance: the probability of passing the goal by then or, in a thaw decision, the expected improvement in units
             of the score.
         adjusted: `chance`, reduced for the cost of starting or resuming and, for a new configuration, for its
@@ -101,10 +101,10 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The candidate that trains next, and what it was compared with.
+    """The candidate that trains next, and the candidates that it was compared with.
 
     Attributes:
-        trial: its number; None for a new configuration, which is at `point`.
+        trial: its number; None for a new configuration, which has a `point`.
         point: the realised point (p,) of a new configuration.
         forecast: its forecast.
         held: the forecast of the trial that has just reported.
@@ -164,7 +164,7 @@ def choose_next(
     incumbent = warp.forward(q.best)
     draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
 
-    # Compare only trials whose newest result the model is shown: it would expect too much of the others.
+    # Compare only trials whose newest result is in the model, because it would expect too much of the others.
     which = np.flatnonzero(np.isin(q.results.newest[slots], kept))
     if not len(which):
         which = np.argsort(-q.results.best[slots], kind="stable")[:MAX_STARTED]
@@ -200,7 +200,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return the `count` best indices, ascending. If a trial is held it is the last index of all, and always included."""
+    """Return the `count` best indices, ascending. A held trial has the last index, and is always included."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1
@@ -218,7 +218,7 @@ def _best_started(
     now, following = q.levels[reached], q.levels[np.minimum(reached + 1, last)]
     until = np.minimum(now + draw.horizon, q.levels[-1])
     mean, sd = posterior.of_trials(rows, tau(q.levels, until))
-    # The cost is set against the training that will certainly follow it, which is up to the next level.
+    # The cost is compared with the training that is certain to follow, up to the next level.
     scores = draw.score(mean, sd)
     values = scores - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
 
@@ -257,9 +257,8 @@ def _best_new(
     """Return the best new configuration and the logarithm of its adjusted chance, or None if none is left.
 
     Candidates are scattered points and neighbours of the best trials, improved by hill climbing; or, if `q.few`, a few
-    uniform points. The forecast of a candidate is that of a configuration that differs from all earlier ones. Its
-    chance is then reduced if it is close to an earlier one, and further by the probability that it repeats that one
-    exactly.
+    uniform points. A candidate is first forecast as if it differed from all earlier configurations. Its chance is then
+    reduced if it is close to an earlier one, and reduced further by the probability that it repeats that one exactly.
     """
     until = min(draw.horizon, float(q.levels[-1]))
     at = float(tau(q.levels, np.array([until]))[0])
@@ -314,8 +313,8 @@ def _climbed(
 ) -> tuple[Floats, Floats]:
     """Return the ends of hill climbs and their values.
 
-    The climbs begin at the best of these points: the scattered ones, the neighbours of `top` (the points of the best trials), and
-    `hints` with their neighbours. If `quick`, there are fewer of them, and they climb two steps.
+    The climbs begin at the best of these points: scattered ones, neighbours of `top` (the points of the best trials),
+    and `hints` with their neighbours. If `quick`, there are fewer climbs, of two steps each.
     """
     around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))

@@ -11,11 +11,11 @@ from tuner.schedulers.shared.wording import shown
 
 SHARE = 5  # the derived budget is a full training for each SHARE trials,
 LEAST = 3  # but at least this many, or one for each trial if there are fewer
-FINISH_TRIES = 3  # trials that are chosen as the leading one at the end, in case one fails or is overtaken
+FINISH_TRIES = 3  # the most trials that are chosen as the leading one, in case one fails or is overtaken
 
 
 def repeated_training(trial: Trial) -> float:
-    """Return what a paused trial must train again, in units of time_attr.
+    """Return how much a paused trial has to train again when it is resumed, in units of time_attr.
 
     This is the training between its newest checkpoint and its newest report.
     """
@@ -33,9 +33,10 @@ def derived(samples: int) -> float:
 class Budget:
     """The training that all trials together may use, in full trainings of `end` units of time_attr each.
 
-    A part of it is reserved for the leading trial: what that trial still needs to reach max_t, at most half of the budget.
+    A part of it is reserved for the leading trial: as much as that trial needs to reach max_t, but at most half of the
+    budget.
 
-    granted: a derived budget is at least this, since users have added trials.
+    granted: lower bound of a derived budget, raised when users add trials.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class Budget:
 
     @property
     def is_derived(self) -> bool:
-        """Return whether the budget follows from num_samples, because the user gave none."""
+        """Return whether the budget is derived from num_samples, because the user gave none."""
         return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
-        """Return True if nothing is left of the budget except what is reserved for the leading trial.
+        """Return True if the budget is spent, except for the part that is reserved for the leading trial.
 
-        `spent` is the training so far, in units of time_attr; `finishing` are the trials chosen as the leading one so far.
+        `spent` is the training so far, in units of time_attr. `finishing` are the trials that have been chosen as the
+        leading one.
         """
         if self.total is None:
             return False
@@ -79,8 +81,8 @@ class Budget:
     def leader(self, finishing: Sequence[int], trials: Population) -> int | None:
         """Return the trial to train to max_t before the search ends, or None if the leading trial has reached it.
 
-        The trial with the best score leads; of equal ones, the one that has trained longer. Trials that ended before max_t
-        and trials that a user has paused are ignored. At most FINISH_TRIES trials are chosen.
+        The trial with the best score leads; among equal scores, the one that has trained longer. Trials that ended
+        before max_t and trials that a user has paused are ignored. At most FINISH_TRIES trials are chosen.
         """
         if not self._finish_best or self.total is None or self.total < 1:
             return None
@@ -107,7 +109,7 @@ class Budget:
         return max(0.0, self._end - trial.t) + again
 
     def in_words(self) -> str | None:
-        """Say what the budget is and which argument raises it, or return None if there is no limit."""
+        """Return the budget and the argument that raises it, in words; None if there is no limit."""
         if self.total is None:
             return None
         unit = "iterations" if self._context.time_attr == "training_iteration" else f"of {self._context.time_attr}"
@@ -120,7 +122,7 @@ class Budget:
         return f"{said}, derived from num_samples={samples}; to raise it, give budget=... or num_samples above {enough}"
 
     def why_finish(self, trial: Trial) -> str:
-        """Say why the leading trial continues although the rest of the budget is spent."""
+        """Return why the leading trial continues although the rest of the budget is spent."""
         name = self._context.objective.metric
         whole = trial.state is TrialState.PAUSED and trial.checkpoint is None
         start = "; it saved no checkpoint, so it starts from the beginning" if whole else ""
@@ -128,6 +130,6 @@ class Budget:
         return f"trained to the end as the leading trial: {best}, and the rest of the budget is reserved for it{start}"
 
     def why_spent(self) -> str:
-        """Say that the budget is spent."""
+        """Return that the budget is spent, in words."""
         trainings = "1 full training" if self.total == 1 else f"{shown(self.total or 0)} full trainings"
         return f"the budget of {trainings} is spent"

@@ -13,8 +13,8 @@ and i the trial. The terms are:
 * M52 over x: the trend over the space, with a length scale for each parameter.
 * b: a linear trend over the numeric parameters, of fixed weight. It extends what is known to the corners of the space,
   where optima often lie.
-* e: what models of earlier experiments expect of x, one entry for each experiment (`earlier.py`). So the scores may follow
-  those of an earlier experiment, as far as the results so far show that they do.
+* e: the predictions of earlier experiments' models for x, one entry for each experiment (`earlier.py`). So the scores
+  may follow those of an earlier experiment, as far as the results so far support it.
 * c: a short-range term. A near copy of a known configuration is expected to behave like it.
 * s: the individual part of each trial, such as the luck of its seed.
 * g(τ) = exp(γ(τ - 1)), γ >= 0: lets curves fan out. If all curves begin alike, a small early lead is a large final lead.
@@ -53,8 +53,8 @@ def _libraries() -> ThreadpoolController:
 def one_thread() -> AbstractContextManager[object]:
     """Return a context in which BLAS uses one thread.
 
-    The matrices of the model are small. On a busy machine, several threads take ten times the CPU of one, since they wait for
-    each other in busy loops.
+    The model's matrices are small. On a busy machine, several threads use ten times the CPU of one, because they wait
+    for each other in busy loops.
     """
     found: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
     return found
@@ -62,7 +62,7 @@ def one_thread() -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Results, as rows of the kernel matrix. Rows of one trial share an x, so what depends on x is computed once per trial.
+    """Results, as rows of the kernel matrix. Rows of one trial share an x, so terms of x are computed once per trial.
 
     Attributes:
         x: the encoded configurations (trials, q).
@@ -111,14 +111,14 @@ def squared_distances(a: Floats, b: Floats) -> Floats:
 def centred(x: Floats, group: Ints) -> Floats:
     """Return x - 1/2 (n, r) for the numeric columns of x (n, q). The other columns encode categories.
 
-    A column is numeric if its parameter, which `group` (q,) names, has no other column.
+    `group` (q,) is the parameter of each column. A column is numeric if its parameter has no other column.
     """
     out: Floats = x[:, np.bincount(group)[group] == 1] - 0.5
     return out
 
 
 def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
-    """Return the columns (n, r) whose products are the trends of fixed weight: the linear one, and earlier experiments."""
+    """Return the columns (n, r) whose products are the trends: the linear one, and those of earlier experiments."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
 
@@ -168,7 +168,7 @@ class Evidence:
         z: their warped results.
         group: the parameter of each column of `rows.x` (q,).
         prior: the prior of the parameters.
-        earlier: what earlier experiments expect of each row of `rows.x` (trials, e), or None if there are none.
+        earlier: predictions of earlier experiments for each row of `rows.x` (trials, e), or None if there are none.
     """
 
     rows: Rows
@@ -233,7 +233,7 @@ class Evidence:
         return value, t / self.prior.sd(d) - slopes
 
     def fit(self, starts: Sequence[tuple[Floats, int]]) -> Floats:
-        """Return the best theta that L-BFGS-B finds from any of the (start, iterations)."""
+        """Run L-BFGS-B from each (start, iterations), and return the best theta."""
         bounds = self.prior.bounds(self.dims)
         with one_thread():
             found = [
@@ -255,8 +255,9 @@ def _pair_sums(m: Floats, index: Ints, count: int) -> Floats:
 class Posterior:
     """Predictions for any configuration at any level, given the results and the running trials.
 
-    A running trial enters as a row at τ = 1 whose value is still unknown. It reduces the variance and does not change
-    the mean, so parallel workers try different configurations. These rows come last, so one factorization serves both.
+    A running trial is a row at τ = 1 with an unknown value. It reduces the variance without changing the mean, so
+    parallel workers try different configurations. These rows come last, so that one factorization serves for mean and
+    variance.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class Posterior:
             rows: the rows.
             z: their warped results (n,).
             running: the rows of `rows.x` of the running trials (r,).
-            earlier: gives what earlier experiments expect (n, e) of encoded configurations (n, q).
+            earlier: maps encoded configurations (n, q) to the predictions of earlier experiments (n, e).
         """
         self._earlier = earlier
         d = int(group.max()) + 1
@@ -286,7 +287,7 @@ class Posterior:
         self._growth = float(theta[-1])
         n = self._real = len(z)
         self._z = z
-        # `rows.x` may include trials without results, to be predicted. They are not part of the matrix.
+        # `rows.x` may include trials without results, which are only predicted. They are not part of the matrix.
         used, self._trial = np.unique(np.concatenate([rows.trial, running]), return_inverse=True)
         self._all, self._column = rows.x, np.full(len(rows.x), -1)
         self._column[used] = np.arange(len(used))
@@ -328,9 +329,10 @@ class Posterior:
         return self._moments(k, line, np.array([tau]))
 
     def left_out(self) -> Floats:
-        """Return for each result (n,) its mean given the results of all other trials, in units of z.
+        """Return the mean of each result (n,), given only the results of all other trials, in units of z.
 
-        It follows from the inverse of the kernel matrix (Rasmussen and Williams, 2006, section 5.4.2), block by block.
+        It is computed from the inverse of the kernel matrix, block by block (Rasmussen and Williams, 2006, section
+        5.4.2).
         """
         n = self._real
         lower = self._inverse[:n, :n]
@@ -342,7 +344,7 @@ class Posterior:
         return out
 
     def end_weights(self) -> Floats:
-        """Return for each row of `rows.x` its weight (trials,) in the mean of a new configuration at τ = 1."""
+        """Return the weight of each row of `rows.x` (trials,) in the mean of a new configuration at τ = 1."""
         along = self._along(np.ones(1))[0, self._level[: self._real]]
         out = np.zeros(len(self._all))
         used = np.flatnonzero(self._column >= 0)

@@ -1,13 +1,13 @@
-"""Learn from earlier experiments: models of their scores, which enter this experiment's model as trends.
+"""Learn from earlier experiments: models of their scores become trends in this experiment's model.
 
-Each earlier experiment becomes a *surrogate*: the mean of a curve model of its own, at the end of a full training, as a function
-of the configuration. The model of the present experiment has a trend along each surrogate (`curve_model`), of unknown size. So
-an earlier experiment counts as much as it has predicted the results so far, and one that has nothing to do with this one is soon
-ignored. This is the linear model of coregionalisation with earlier tasks that are not learned anew; compare the
+Each earlier experiment gets a curve model. The mean of this model at the end of a full training, as a function of the
+configuration, is its *surrogate*. The model of the current experiment has a trend along each surrogate (`curve_model`),
+of unknown size. So an earlier experiment has as much influence as its predictions of the results so far were right, and
+an unrelated one is soon ignored. This is the linear model of coregionalisation with fixed earlier tasks; compare the
 ranking-weighted ensemble of Feurer, Letham and Bakshy, "Scalable Meta-Learning for Bayesian Optimization" (2018).
 
-The *portfolio* are the configurations to begin with: a greedy cover of the earlier experiments, so that for each of them there is
-one that was good (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
+The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment it has a
+configuration that was good there (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
-AT_FIRST = 0.7  # how much an earlier experiment counts before there are results
-SURE_AFTER = 4  # with this many results, they count as much as AT_FIRST
+AT_FIRST = 0.7  # the relevance of an earlier experiment before there are results
+SURE_AFTER = 4  # with this many results, the measured relevance has the same weight as AT_FIRST
 MOST_TRIALS = 80  # the most trials of an earlier experiment that are used: the best, and those that got farthest
 MOST_ROWS = 240
-CANDIDATES = 8  # the best trials of each experiment, of which the portfolio is chosen
+CANDIDATES = 8  # the number of best trials of each experiment from which the portfolio is chosen
 PORTFOLIO = 4
 DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierTrial:
-    """One trial of an earlier experiment: its params, mapped onto the present space, and its score after each report.
+    """One trial of an earlier experiment: its params, mapped to the current space, and its score after each report.
 
     A score that is not finite counts as worse than all others.
     """
@@ -58,7 +58,7 @@ class EarlierTrial:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """The expectation of an earlier experiment's model at the end of a full training, in units of its own spread.
+    """The mean of an earlier experiment's model at the end of a full training, in units of that experiment's spread.
 
     Attributes:
         x: the encoded configurations of its trials (n, q).
@@ -66,7 +66,7 @@ class Surrogate:
         lengths: the length scale of each column (q,).
         local: the weight of the short-range term.
         radius: its length.
-        skill: how well the configuration predicts the scores of that experiment (0 to 1), see `skill`.
+        skill: how well configurations predict the scores of that experiment (0 to 1); see the function `skill`.
     """
 
     x: Floats
@@ -112,12 +112,12 @@ class Surrogate:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The trends (m, e) along the surrogates of all earlier experiments, of encoded configurations (m, q).
+    """Maps encoded configurations (m, q) to the trends (m, e) along the surrogates of all earlier experiments.
 
     Attributes:
         surrogates: one for each experiment.
         group: the parameter of each column of an encoded configuration (q,).
-        relevance: how much each counts (e,), see `relevance`; None before there are results.
+        relevance: the relevance of each (e,), see the function `relevance`; None before there are results.
     """
 
     surrogates: Sequence[Surrogate]
@@ -125,7 +125,7 @@ class Earlier:
     relevance: Floats | None = None
 
     def expected(self, x: Floats) -> Floats:
-        """Return what each surrogate expects (m, e)."""
+        """Return the predictions of the surrogates (m, e)."""
         return np.stack([surrogate(x, self.group) for surrogate in self.surrogates], axis=1)
 
     def __call__(self, x: Floats) -> Floats:
@@ -135,12 +135,12 @@ class Earlier:
 
 
 def relevance(expected: Floats, z: Floats, level: Floats) -> Floats:
-    """Return for each earlier experiment how well it has predicted the results so far (e,), from 0 to 1.
+    """Return how well each earlier experiment has predicted the results so far (e,), from 0 to 1.
 
-    It is the correlation of the results with what was expected of them, drawn towards AT_FIRST while there are few.
+    This is the correlation of results and predictions, shrunk towards AT_FIRST while there are few results.
 
     Args:
-        expected: what each experiment expects of the trials (n, e).
+        expected: the prediction of each experiment for the trials (n, e).
         z: the newest results of the trials (n,).
         level: their levels (n,).
     """
@@ -150,7 +150,7 @@ def relevance(expected: Floats, z: Floats, level: Floats) -> Floats:
 
 
 def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surrogate:
-    """Fit a curve model to an earlier experiment, and return what it expects at the end."""
+    """Fit a curve model to an earlier experiment, and return its predictions for the end of a full training."""
     grid = np.array(levels(1.0 if max_t >= 2 else max_t / 64, float(max_t)))
     chosen = _chosen(trials)
     rows = [
@@ -179,9 +179,9 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
 
 
 def skill(expected: Floats, z: Floats, level: Floats) -> float:
-    """Return the correlation of the results (n,) with what was expected of them, or 0 if it is negative.
+    """Return the correlation of the results (n,) with the predictions, or 0 if it is negative.
 
-    Both are compared within each level only, since results at later levels are better anyway.
+    They are compared within each level only, because results at later levels are better anyway.
     """
     a, b = expected.copy(), z.copy()
     for one in np.unique(level):
@@ -193,7 +193,7 @@ def skill(expected: Floats, z: Floats, level: Floats) -> float:
 
 
 def _chosen(trials: Sequence[EarlierTrial]) -> list[EarlierTrial]:
-    """Return at most MOST_TRIALS of the trials that reported: half of them the best, the others evenly spread."""
+    """Return at most MOST_TRIALS of the trials that reported: half of them the best ones, the rest evenly spaced."""
     known = [trial for trial in trials if trial.scores]
     if len(known) <= MOST_TRIALS:
         return known
@@ -210,7 +210,7 @@ def _best(trial: EarlierTrial) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A configuration to begin with, and the numbers of the experiments for which it is the best of the portfolio."""
+    """A configuration of the portfolio, and the indices of the experiments for which it is the best one."""
 
     params: Mapping[str, Any]
     covers: tuple[int, ...]
@@ -221,8 +221,8 @@ def portfolio(
 ) -> list[Pick]:
     """Return the configurations to begin with, best first.
 
-    Each is the one that, together with those before it, brings the expected scores of all experiments nearest to the best one
-    of each.
+    Each configuration is chosen so that, together with the earlier ones, the expected scores of all experiments are
+    closest to their best ones.
     """
     best = [sorted((t for t in trials if t.scores), key=_best, reverse=True)[:CANDIDATES] for trials in experiments]
     candidates = [trial.params for trials in best for trial in trials]

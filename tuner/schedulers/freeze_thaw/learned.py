@@ -1,4 +1,4 @@
-"""Read from the spec what the scheduler takes from earlier experiments."""
+"""Read from the spec what was learned from earlier experiments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The first configurations, and the knowledge that the model gets.
+    """The first configurations, and the trends for the model.
 
     Attributes:
         picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.
@@ -31,7 +31,7 @@ class Learned:
     earlier: Earlier | None = None
     hints: Floats | None = None
     names: Sequence[str] = ()
-    _expected: dict[int, Floats] = field(default_factory=dict)  # trial -> what each experiment expects of it
+    _expected: dict[int, Floats] = field(default_factory=dict)  # trial -> prediction of each experiment
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None, cube: Cube) -> Learned:
@@ -46,7 +46,7 @@ class Learned:
         return cls(picks, Earlier(models, cube.group), hints, names)
 
     def judged(self, results: Results, cube: Cube) -> Earlier | None:
-        """Return `earlier` with how well each experiment has predicted the results so far."""
+        """Return `earlier` with the relevance of each experiment, computed from the results so far."""
         if self.earlier is None:
             return None
         new = [slot for slot, number in enumerate(results.number) if int(number) not in self._expected]
@@ -60,14 +60,14 @@ class Learned:
         return replace(self.earlier, relevance=found)
 
     def in_words(self, judged: Earlier | None) -> str:
-        """Say how much each earlier experiment counts."""
+        """Return the relevance of each earlier experiment, in words."""
         if judged is None or judged.relevance is None:
             return ""
         each = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(self.names, judged.relevance, strict=True))
         return f"; so far earlier experiments count as they have predicted this one: {each}"
 
     def start(self, index: int) -> Start | None:
-        """Return the start of configuration `index` of the portfolio, or None if there is none of this number."""
+        """Return the Start of configuration `index` of the portfolio, or None if there is no such index."""
         if not 0 <= index < len(self.picks):
             return None
         params, names = self.picks[index]

@@ -1,8 +1,9 @@
 """Reduce the value of a new configuration that is close to an earlier one.
 
-It may be a near copy of it (`log_apart`) or repeat it exactly (`log_new`). If training code rounds a parameter, or
-takes the nearest value of a list, the space falls into cells, and all configurations within a cell behave identically.
-The size of the cells is unknown, but every new trial shows if it repeats the nearest earlier one.
+The new configuration may be a near copy (`log_apart`) or behave identically (`log_new`). If training code rounds a
+parameter, or takes the nearest value from a list, the space is divided into cells, and all configurations within a cell
+behave identically. The size of the cells is unknown, but every new trial shows whether it repeats the nearest earlier
+one.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from tuner.schedulers.freeze_thaw.curve_model import Floats, squared_distances
 
 DISTANCES: Floats = np.geomspace(1e-4, 10.0, 60)  # the distances at which the probability of a repeat is estimated
 BANDWIDTH = 0.25  # the width of the kernel over logarithms of distances
-DOUBT = 1.0  # number of trials, at every distance, that the prior counts as not being repeats
+DOUBT = 1.0  # weight of the prior at every distance: it counts as this many trials that are not repeats
 MOST = 0.99
 MOST_KNOWN = 1000  # a new configuration is compared with this many of the newest trials
 CROWDED = 0.05  # the distance within which a new configuration counts as a near copy of an earlier one
 
 
 class Novelty:
-    """Estimates the probability of an exact repeat from the results so far. The same results give the same answers."""
+    """Estimates the probability of an exact repeat. The estimate depends only on the results so far."""
 
     def __init__(self) -> None:
         self._points: dict[int, Floats] = {}  # trial -> features
         self._first: list[tuple[int, float | None]] = []
         self._distance: list[float] = []  # distance of each trial but the first to the nearest earlier one
-        self._same: list[bool] = []  # for each of these, True if both have the same first result
+        # for each trial but the first, True if it has the same first result as that nearest one
+        self._same: list[bool] = []
         self._chance: Floats | None = None
         self._count = 0
 
@@ -54,7 +56,7 @@ class Novelty:
     def chance(self) -> Floats | None:
         """Return the probability that a configuration repeats the nearest earlier one, at each of DISTANCES.
 
-        It falls with the distance. None if no trial has repeated another one yet.
+        The probability decreases with the distance. None if no trial has repeated another one yet.
         """
         if self._chance is None and any(self._same):
             at = np.log(np.maximum(self._distance, DISTANCES[0]))
@@ -71,17 +73,18 @@ def distance_to_nearest(x: Floats, known: Floats) -> Floats:
 
 
 def log_new(chance: Floats, nearest: Floats) -> Floats:
-    """Return ln of the probability (m,) that configurations at these distances from the nearest earlier one do not repeat it."""
+    """Return ln of the probability (m,) that configurations at these distances do not repeat the nearest earlier one."""
     at = np.log(np.maximum(nearest, DISTANCES[0]))
     out: Floats = np.log1p(-np.interp(at, np.log(DISTANCES), chance))
     return out
 
 
 def log_apart(nearest: Floats) -> Floats:
-    """Return ln of the factor (m,) by which configurations at these distances from the nearest earlier one count.
+    """Return ln of the weight (m,) of configurations at these distances from the nearest earlier one.
 
-    If the goal is small, every near copy of a good configuration has a fair chance of passing it. Without this factor
-    such copies would take a large part of the training, though they can hardly improve the best score.
+    If the goal is close to the best score, every near copy of a good configuration has a fair chance of passing it.
+    Without this weight, copies would take a large part of the training, although they can hardly improve the best
+    score.
     """
     out: Floats = np.log1p(-MOST * np.exp(-0.5 * (nearest / CROWDED) ** 2))
     return out

@@ -1,4 +1,4 @@
-"""Say why freeze-thaw paused, resumed or started a trial: what was compared, by which question, and with which numbers.
+"""Word the reasons of freeze-thaw for pausing, resuming or starting a trial, with the numbers that were compared.
 
 For example:
 

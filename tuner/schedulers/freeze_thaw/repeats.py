@@ -12,7 +12,7 @@ Curve = tuple[tuple[int, float | None], ...]
 
 
 class Repeats:
-    """An index of curves, each a tuple of (level, score), that grows with the results."""
+    """An index of learning curves. A curve is a tuple of (level, score)."""
 
     def __init__(self) -> None:
         self._curves: dict[int, Curve] = {}
@@ -28,9 +28,9 @@ class Repeats:
         self._count = len(results)
 
     def original(self, trial: int) -> int | None:
-        """Return a trial with the same results that has trained longer, or equally long but earlier. None if there is none.
+        """Return a trial with the same results that has trained for longer, or for as long but started earlier; else None.
 
-        At least two different results must agree: a single one may agree by chance, and a flat curve says nothing.
+        At least two different results must agree, because a single one may agree by chance, and flat curves often do.
         """
         curve = self._curves.get(trial, ())
         alike = self._trials.get(curve, [])

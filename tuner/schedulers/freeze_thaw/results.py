@@ -1,4 +1,4 @@
-"""The results at levels, and which of them the curve model is shown."""
+"""The results at levels, and the selection that the curve model is fitted to."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
 
-MAX_ROWS = 320  # results that the model is shown; its cost grows with the cube of their number
-TOP_TRIALS = 40  # the best trials, whose earlier results are preferred to those of other trials
-TOP_RESULTS = 180  # how many earlier results of the best trials are preferred
+MAX_ROWS = 320  # the most results in the model; its cost grows with the cube of their number
+TOP_TRIALS = 40  # this many of the best trials are preferred to other trials
+TOP_RESULTS = 180  # this many earlier results of each of these are preferred
 
 Result = tuple[int, int, float | None]
 """(trial, level index, score), where the score of a crash is None."""
@@ -22,13 +22,13 @@ Result = tuple[int, int, float | None]
 def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
     """Return the results with other scores for those that violate the constraints.
 
-    Such a result counts as worse than nine of ten results within the constraints, and the worse the more it violates them. The
-    scale is that of the others, so that the model can learn where the constraints hold. If no result is within them, the
-    violation is all that counts.
+    Such a result is ranked below 90 % of the results within the constraints, and lower for larger violations. It stays
+    on the scale of the other scores, so that the model can learn where the constraints hold. If no result satisfies the
+    constraints, only the violations are compared.
 
     Args:
         results: the results.
-        excess: by how much each result violates them, by (trial, level index). Those that are not in it are within them.
+        excess: (trial, level index) -> size of the violation. Results that are not in it satisfy the constraints.
     """
     if not excess:
         return results
@@ -40,7 +40,7 @@ def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -
     def score(result: Result) -> float | None:
         trial, level, value = result
         own = excess.get((trial, level))
-        # By rank, since several metrics have several units, and a metric that is not reported counts as very far outside.
+        # Compare by rank, because metrics have different units, and a missing metric counts as a very large violation.
         return value if value is None or own is None else low - width * bisect.bisect_right(beyond, own) / len(beyond)
 
     return [(result[0], result[1], score(result)) for result in results]
@@ -61,7 +61,7 @@ class Results:
         best: the best score of each slot (k,).
         newest: the index of the newest result of each slot (k,).
         points: the realised point of each slot (k, p).
-        repeat: True for each slot whose trial is known to repeat another one (k,). The model is not shown its results.
+        repeat: True for each slot whose trial is known to repeat another one (k,). The model does not get its results.
     """
 
     slot: Ints
@@ -96,12 +96,12 @@ class Results:
         return cls(slot, level, score, numbers, best, newest, points, repeat)
 
     def thinned(self, generator: np.random.Generator, always: int | None = None, most: int = MAX_ROWS) -> Ints:
-        """Return the indices of the results that the model is shown: at most `most`, ascending.
+        """Return the indices of the results for the model: at most `most`, ascending.
 
-        Results of repeats are left out: they say nothing new, and that copies agree says nothing about how similar
-        neighbours are. The newest results of the best trials come first, then their earlier ones, which show how
-        curves continue; then the newest results of the other trials, then the rest. If not all results of one kind
-        fit, some are chosen at random. The newest result of slot `always` is always included.
+        Results of repeats are left out: they add no information, and would suggest that neighbours are more similar
+        than they are. The newest results of the best trials come first, then their earlier ones, which show how curves
+        continue; then the newest results of the other trials, then the rest. If not all results of one kind fit, some
+        are chosen at random. The newest result of slot `always` is always included.
         """
         own = np.flatnonzero(~self.repeat[self.slot])
         if len(own) <= most:
@@ -119,6 +119,6 @@ class Results:
         return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:most]])
 
     def top(self, count: int) -> Ints:
-        """Return the slots of the best trials, best first, without repeats."""
+        """Return the slots of the best trials, best first. Trials that repeat another one are left out."""
         order: Ints = np.lexsort((-self.best, self.repeat))
         return order[: min(count, int((~self.repeat).sum()))]

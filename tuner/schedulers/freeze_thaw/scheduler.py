@@ -44,12 +44,12 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # the first trials, which are chosen without the model
-FIRST_BESIDE = 4  # if earlier experiments are known, as many as this beside the configurations that were good there
+FIRST_BESIDE = 4  # the same if earlier experiments are known, in addition to the configurations that were good there
 KEPT_TIMES = 64  # number of measured times in a median
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
 SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
-SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
+SCOUTS_WHEN_STALLED = 2  # while scores do not improve, scout_share grows by up to this many times itself
 PATIENCE = 5  # in the first full trainings the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
 SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
@@ -61,7 +61,7 @@ PRIOR = Prior()
 
 
 class FreezeThawScheduler(Scheduler):
-    """Pauses and resumes trials, and proposes new ones, as a model of their learning curves suggests.
+    """Pauses and resumes trials, and proposes new ones, based on a model of their learning curves.
 
     Args:
         max_t: the length of a full training, in units of time_attr. None: the experiment's.
@@ -71,15 +71,15 @@ class FreezeThawScheduler(Scheduler):
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
             that is less). Without either, and if the experiment has a time budget, there is no limit.
         finish_best: True to train the leading trial, the one with the best value so far, to max_t before the search
-            ends. What this still costs, up to half of the budget, is reserved for it. With a budget below one full
-            training no trial is trained to the end.
+            ends. The training that it still needs, up to half of the budget, is reserved for it. With a budget below
+            one full training, no trial is trained to the end.
         thaw: the share of decisions in which started trials are compared by their expected improvement at max_t.
         random_share: the share of new trials that are chosen without the model, in case the model is wrong about the
             space.
         scout_share: the share of all training that goes to scouts: trials that are chosen without the model and not
             paused before a fifth of max_t. Good trials that start slowly cannot be recognised early, and a model that
-            has never seen one does not expect any. While scores do not improve, up to three times this share goes to
-            scouts.
+            has never seen such a trial does not expect one. While scores do not improve, up to three times this share
+            goes to scouts.
         time_attr: must equal the experiment's. None: the experiment's.
     """
 
@@ -122,8 +122,8 @@ class FreezeThawScheduler(Scheduler):
             raise SpecError("freeze_thaw needs max_t, the length of a full training", "/scheduler/max_t")
         if context.space.has_grid:
             message = (
-                "freeze_thaw chooses configurations itself and cannot run a grid: "
-                "use choice(...) instead of grid_search(...)"
+                "freeze_thaw chooses configurations itself and cannot run a grid: use choice(...) instead of "
+                "grid_search(...)"
             )
             raise SpecError(message, "/space")
         if not len(context.space):
@@ -175,7 +175,7 @@ class FreezeThawScheduler(Scheduler):
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Return the next level at which the trial has no result yet.
 
-        What a trial trains again after a retry is not decided again.
+        There is no new decision for training that is repeated after a retry.
         """
         index = max(self.state.reached.get(trial.number, -1), self._passed(trial.t)) + 1
         if trial.tags.get("scout"):
@@ -389,9 +389,9 @@ class FreezeThawScheduler(Scheduler):
         return None
 
     def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
-        """Return what trains next: a paused trial, the one that reported (`held`) or a new one. None if there is none.
+        """Return what trains next: a paused trial, the trial that reported (`held`), or a new one. None if there is nothing.
 
-        With the same state, `decide` and `choose` get the same answer, whether or not it is cached.
+        With the same state, `decide` and `choose` get the same result, whether or not it is cached.
         """
         state: FreezeThawState = self.state
         repeats = self._repeats()
@@ -433,7 +433,7 @@ class FreezeThawScheduler(Scheduler):
         return self._cache.winner
 
     def _idle_share(self, trials: Population) -> float:
-        """Return how often to choose from uniform points instead of climbing.
+        """Return the share of new configurations that are chosen from uniform points instead of by hill climbing.
 
         This is 1.5 times the share of the model's recent proposals that began like another trial.
         """
@@ -517,7 +517,7 @@ class FreezeThawScheduler(Scheduler):
         return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
 
     def _first_trials(self) -> int:
-        """Return how many trials are chosen without the model, before any of them continues."""
+        """Return how many trials are started without the model, before any trial continues."""
         return FIRST_TRIALS if self._learned.earlier is None else len(self._learned.picks) + FIRST_BESIDE
 
     # -- helpers -----------------------------------------------------------------------------------------------------------
@@ -564,7 +564,7 @@ class FreezeThawScheduler(Scheduler):
         return statistics.median(state.startups) / pace if pace > 0 else 0.0
 
     def _seconds(self, training: float) -> float:
-        """Return how many seconds this much training takes, in units of time_attr. It is infinite before that is known."""
+        """Return the seconds that this much training (in units of time_attr) takes; infinity while that is not known."""
         pace: list[float] = self.state.pace
         return training * statistics.median(pace) if pace else math.inf
 
@@ -576,7 +576,7 @@ class FreezeThawScheduler(Scheduler):
         return state.scouted < share * state.spent
 
     def _stalled(self) -> float:
-        """Return the share of all training that was spent since a score nearly as good as the best was first reached.
+        """Return the share of all training since the first score that was nearly as good as the best one.
 
         Training up to PATIENCE full trainings is not counted.
         """
@@ -604,7 +604,7 @@ class FreezeThawScheduler(Scheduler):
 
 @dataclass(slots=True)
 class _Cache:
-    """Values that can be computed again from the state and the population. They are kept to save time."""
+    """Cached values, which can be computed again from the state and the population."""
 
     asked: Any = None
     winner: Winner | None = None

@@ -18,14 +18,14 @@ WORST_Z = -3.0
 class Warp:
     """A map from scores to z, the values that the model is fitted to.
 
-    It is linear above the median. Below the median, z is the normal quantile of the score's rank. So failures and
-    diverged runs do not determine the scale on which good configurations are compared.
+    It is linear above the median. Below the median, z is the normal quantile of the score's rank, so that failures and
+    diverged runs do not set the scale on which good configurations are compared.
 
     Attributes:
         z: the values (n,) of the scores that the map was made from. Their mean is 0.
         centre: the score at z = 0, if that lies above the median.
         scale: the score difference of 1 in z, above the median.
-        knots: known (z, score) pairs, both increasing, for the way back below the median.
+        knots: known (z, score) pairs, both increasing, for the inverse map below the median.
     """
 
     z: Floats
@@ -60,7 +60,7 @@ class Warp:
         return (score - self.centre) / self.scale
 
     def back(self, z: float) -> float:
-        """Return the score at z, for people to read. Below the median it is interpolated between known scores."""
+        """Return the score at z, for messages. Below the median, it is interpolated between known scores."""
         zs, scores = self.knots
         linear = self.centre + z * self.scale
         if z >= zs[-1]:

@@ -14,7 +14,7 @@ class FreezeThawState:
     )  # trial, level index, score (None: crashed)
     excess: dict[tuple[int, int], float] = field(
         default_factory=dict
-    )  # (trial, level index) of results that violate the constraints -> by how much
+    )  # (trial, level index) of results that violate the constraints -> size of the violation
     best: float | None = None  # the best score so far, within the constraints
     records: list[tuple[float, float]] = field(
         default_factory=list
@@ -26,7 +26,7 @@ class FreezeThawState:
     clock: dict[int, tuple[float, float | None]] = field(
         default_factory=dict
     )  # trial -> (t, time) of its newest report
-    ordinal: int = 0  # counts the facts that a decision may depend on; keys the randomness of the decision
+    ordinal: int = 0  # counts the facts that a decision may depend on; part of the decision's random key
     held: int | None = None  # the trial whose report at a new level is the newest such fact
     spent: float = 0.0  # training of all trials together, in units of time_attr
     scouts: int = 0
@@ -38,4 +38,4 @@ class FreezeThawState:
     fitted_spent: float = 0.0  # `spent` at the last fit
     fits: int = 0
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
-    granted: float = 0.0  # full trainings that the derived budget has at least, since users added trials
+    granted: float = 0.0  # lower bound of the derived budget in full trainings, raised when users add trials

@@ -1,11 +1,11 @@
-"""Configurations as points of the unit cube: how the model sees them, and where to look for new ones.
+"""Configurations as points of the unit cube: their encoding for the model, and the search for new ones.
 
 A *point* has one coordinate in [0, 1] for each parameter. A point is *realised* if every coordinate belongs to a
 value of its parameter: on the grid of an integer or ordered parameter, in the middle of a category's share, and
-1/2 for an inactive parameter. Two configurations are the same exactly if their realised points are.
+1/2 for an inactive parameter. Two configurations are equal exactly if their realised points are equal.
 
 The model measures distances between *features*: one number for a number, and k numbers for k categories (any two
-categories are 1 apart). An inactive parameter has 1/2, so it distinguishes configurations only by its parent's value.
+categories are 1 apart). An inactive parameter has 1/2, so configurations in which it is inactive do not differ in it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ class Axis:
     """One parameter.
 
     Attributes:
-        kind: "continuous"; "grid" for evenly ordered values; "choice" for unordered categories.
+        kind: "continuous"; "grid" for discrete ordered values; "choice" for unordered categories.
         positions: the coordinates of the values of a grid or a choice, increasing.
         edges: True if the ends 0 and 1 are values worth trying. They are not for a normal or for categories.
-        parent: the number of the axis and the coordinate on it that make this parameter active. None: it is always
-            active.
+        parent: (axis number, coordinate) that makes this parameter active. None: it is always active.
     """
 
     kind: Literal["continuous", "grid", "choice"]
@@ -118,7 +117,7 @@ class Cube:
         return np.concatenate(columns, axis=1)
 
     def spread(self, count: int, shift: Floats, start: int = 0) -> Floats:
-        """Return `count` realised points (count, p) of a low-discrepancy sequence, from number `start` on.
+        """Return `count` realised points (count, p) of a low-discrepancy sequence, from index `start` on.
 
         The sequence is R_p of Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018, shifted by
         `shift` (p,).
@@ -153,5 +152,5 @@ class Cube:
 
 
 def key(point: Floats) -> bytes:
-    """Return bytes that are equal exactly for equal realised points."""
+    """Return a hashable key: bytes that are equal exactly if the realised points are equal."""
     return (np.round(point, 9) + 0.0).tobytes()

@@ -31,7 +31,7 @@ STEPS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What the bandit has seen: time, score and configuration (n, 2 + p), and the standardised rises (n,)."""
+    """The data of the bandit: time, score and configuration (n, 2 + p), and the standardised rises (n,)."""
 
     x: Floats
     y: Floats

@@ -18,7 +18,7 @@ AT = "hyperparam_mutations"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """The source of new values of one parameter. Exactly one of these is given."""
+    """The source of new values of one parameter. Exactly one field is set."""
 
     values: Sequence[Any] | None = None  # in an order in which neighbours are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
@@ -26,7 +26,7 @@ class Mutation:
 
 
 def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mutation]]:
-    """Yield (path, mutation) from a dict of lists, domains and functions, as Ray Tune takes it, or from its JSON form."""
+    """Yield (path, mutation) from a dict of lists, domains and functions, as in Ray Tune, or from its JSON form."""
     if not isinstance(given, Mapping):
         raise SpecError(f"expected an object: parameter -> values or domain, got {given!r}", f"/{AT}")
     for key, value in given.items():
@@ -83,12 +83,12 @@ class _Move:
 
 
 class Explorer:
-    """Changes the configuration of a donor for the trial that takes it over.
+    """Changes the configuration of a donor for the trial that copies it.
 
-    Each of the mutated parameters is drawn anew with probability `resample_probability`. Otherwise a number is
-    multiplied by one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbour, and an
-    unordered choice stays. The result is moved into the parameter's domain in the space. Parameters of a newly chosen
-    branch are drawn at random.
+    Each mutated parameter is drawn anew with probability `resample_probability`. Otherwise a number is multiplied by
+    one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbour, and an unordered
+    choice does not change. The result is clipped to the parameter's domain. Parameters of a newly chosen branch are
+    drawn at random.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Explorer:
         self._custom = custom
 
     def __call__(self, donor: Mapping[str, Any], rng: random.Random) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the new params, and how each of them changed, in words by path."""
+        """Return the new params, and path -> how the parameter changed, in words."""
         params = dict(donor)
         how: dict[str, str] = {}
         for move in self._moves:
@@ -171,7 +171,7 @@ def _move(space: Space, path: str, mutation: Mutation) -> _Move:
 
 
 def _inside(parameter: Parameter, value: Any, fallback: Any) -> Any:
-    """Return the value moved into the domain. For a choice, a value that is not a category is replaced by `fallback`."""
+    """Clip a value to the domain. For a choice, replace a value that is not a category by `fallback`."""
     if parameter.contains(value):
         return parameter.normal_form(value)
     if parameter.kind == "choice" or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:

@@ -1,4 +1,4 @@
-"""Population based training: bad members copy good ones, weights and configuration, and explore from there.
+"""Population based training: bad members copy the weights and the configuration of good ones, and explore from there.
 
 Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan, Fernando, Kavukcuoglu:
 "Population Based Training of Neural Networks", 2017, algorithm 1, https://arxiv.org/abs/1711.09846. Quantiles and
@@ -39,19 +39,19 @@ from tuner.schedulers.shared.wording import at, reported
 
 @dataclass(slots=True)
 class Move:
-    """A configuration that a trial has from a training iteration on, with the donor if it came from one."""
+    """A configuration that a trial has from a training iteration on, and the donor if it was copied."""
 
     trial: int
     iteration: int  # the iteration of the checkpoint that it starts from
     params: dict[str, Any]
     donor: int | None = None
-    donors_moves: int = 0  # number of configurations that the donor had had by then
+    donors_moves: int = 0  # number of configurations that the donor had had up to then
 
 
 @dataclass(slots=True)
 class PbtState:
     ranking: SortedList[tuple[float, int]] = field(default_factory=SortedList)  # (score at the last interval, trial)
-    scores: dict[int, float] = field(default_factory=dict)  # the same by trial
+    scores: dict[int, float] = field(default_factory=dict)  # trial -> score at its last interval
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that reached the end of an interval with the latest fact
@@ -65,10 +65,10 @@ class PbtState:
 class PopulationBasedTraining(Scheduler):
     """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
 
-    It takes over the donor's checkpoint and its configuration, which is then changed: see `Explorer`. The population
-    is `num_samples` trials. If it is larger than what can run at once, members take turns, and those that have trained
-    least come first. A donor always has a checkpoint. If no member of the top quantile has one yet, the trial
-    continues unchanged, and a note in the log says so.
+    It continues from the donor's checkpoint with a changed copy of the donor's configuration; see `Explorer`. The
+    population has `num_samples` members. If they cannot all run at once, they take turns, and those that have trained
+    least come first. Only members with a checkpoint can be donors. If no member of the top quantile has one yet, the
+    trial continues unchanged, and a note in the log says so.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
@@ -79,11 +79,11 @@ class PopulationBasedTraining(Scheduler):
         quantile_fraction: the size of the top and of the bottom quantile, as a share of the population; at most a
             half.
         resample_probability: the probability of drawing a parameter anew instead of perturbing it.
-        perturbation_factors: a number is multiplied by one of these. In a list of values, a factor above 1 moves to
-            the next value, and one below 1 to the previous value.
-        custom_explore_fn: takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
+        perturbation_factors: a number is multiplied by one of these. In a list of values, a factor above 1 selects the
+            next value, and a factor below 1 the previous one.
+        custom_explore_fn: a function that takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
         synch: True to let every member wait at the end of each interval until all have reached it.
-        burn_in_period: no decision is made before this time.
+        burn_in_period: no decision is made before this value of time_attr.
         require_attrs: must be True: a trial that never reports the objective fails.
         time_attr: must equal the experiment's. None: the experiment's.
     """
@@ -263,7 +263,7 @@ class PopulationBasedTraining(Scheduler):
                 donor = self._donor(behind.number, trials)
                 if donor is not None:
                     return self._exploit(behind.number, donor, trials)
-            return Resume(trial=behind.number, reason="resumed: it is this member's turn, as it has trained least")
+            return Resume(trial=behind.number, reason="resumed: it is this member's turn, because it has trained least")
         plan = self.state.plan or (self._plan(trials) if self.state.waiting and self._all_wait(trials) else {})
         for number, donor in plan.items():
             if can_resume(trials[number]):
@@ -286,14 +286,14 @@ class PopulationBasedTraining(Scheduler):
         return len(trials) < (self.context.num_samples or 0) or any(can_resume(trials[number]) for number in paused)
 
     def _quantile(self) -> int:
-        """Return the number of members in the top quantile, which is also that in the bottom quantile."""
+        """Return the number of members in the top quantile. The bottom quantile has the same number."""
         size = len(self.state.ranking)
         return min(math.ceil(size * self.quantile_fraction), size // 2)
 
     def _in_bottom(self, trial: int) -> bool:
         """Return True if a member that is judged alone belongs to the bottom quantile.
 
-        Of equal scores, it counts as the worst. So in a population of equals some members explore.
+        Among equal scores, it counts as the worst, so that some members explore even if all scores are equal.
         """
         worse = self.state.ranking.bisect_left((self.state.scores[trial], -1))  # trial numbers are above -1
         return bool(worse < self._quantile())
@@ -317,7 +317,7 @@ class PopulationBasedTraining(Scheduler):
         return rng.choice(donors).number
 
     def _plan(self, trials: Population) -> dict[int, int | None]:
-        """Return trial -> donor for all that wait. Those without a donor continue as they are, and come last."""
+        """Return trial -> donor for all waiting trials. Those without a donor continue unchanged, and come last."""
         ranked = [trial for _, trial in reversed(self.state.ranking) if trial in self.state.waiting]
         bottom = set(ranked[len(ranked) - self._quantile() :])
         donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}
@@ -346,11 +346,11 @@ class PopulationBasedTraining(Scheduler):
     # ---------------------------------------------------------------------------------------- the winner's schedule
 
     def schedule_of(self, trial: int) -> list[dict[str, Any]]:
-        """Return the configurations that led to this trial's present weights, oldest first, as JSON.
+        """Return the configurations that led to this trial's current weights, oldest first, as JSON.
 
-        Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. Training
-        again with these changes at these iterations repeats what the population found (PBT replay). For an experiment
-        in a database, `tuner.experiment.lineage` returns the same.
+        Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. To repeat
+        what the population found (PBT replay), train with these changes at these iterations. For an experiment in a
+        database, `tuner.experiment.lineage` returns the same.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]

@@ -1,9 +1,9 @@
 """Forecast how much a search will still find, from how its best value has improved so far.
 
-The scale is the search's own: how much the best value improved while the training doubled, over the newest doublings. `GAINS`
-says by how many of these units the best value improved in recorded searches when the training grew by a given factor. It has
-different figures for searches that have just improved and for those that have not improved for a while.
-`python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
+The unit is the improvement of the search's best value while its training doubled, as a weighted sum over the newest
+doublings. `GAINS` gives, in this unit, how much the best value improved in recorded searches when the training grew by
+a given factor. It has different figures for searches that have just improved and for searches that have not improved
+for a while. `python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""The factors by which training grows in the figures. Between them, the figures are interpolated over the logarithm."""
+"""The growth factors of the training in GAINS. In between, GAINS is interpolated linearly in the logarithm of the factor."""
 
 STALLS = (0.02, 0.3, 0.7)
-"""The bounds of the classes: ln of the training so far over that at the last improvement."""
+"""The bounds of the classes: ln(training so far / training at the last improvement)."""
 
-OLDEST = 8  # the number of doublings that count
-FADING = 0.6  # each doubling counts for this share of the one after it
+OLDEST = 8  # the number of doublings that are used
+FADING = 0.6  # the weight of a doubling, relative to that of the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Gain:
 
     Attributes:
         mean: the expected improvement.
-        low: the improvement is at least this in nine of ten cases.
+        low: the improvement is at least this with a probability of 90 %.
         middle: the median improvement.
-        high: the improvement is at most this in nine of ten cases.
+        high: the improvement is at most this with a probability of 90 %.
         chance: the probability of any improvement.
     """
 
@@ -82,7 +82,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
         work: the training of all trials together at each improvement (n,), ascending.
         score: the best score after each improvement (n,), ascending.
         now: the training so far.
-        more: the training to come. The furthest forecast is three times the training so far.
+        more: the additional training. The forecast goes up to three times the training so far.
     """
     if more <= 0 or not known_enough(work, now):
         return None
@@ -102,18 +102,18 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
 
 
 def known_enough(work: Sequence[float], now: float) -> bool:
-    """Return True if the search has trained at least twice as long as it had at its first value."""
+    """Return True if the training has at least doubled since the first value."""
     return bool(work) and now > 0 and work[0] <= now / 2
 
 
 def stall(work: Sequence[float], now: float) -> int:
-    """Return the class of STALLS: how long ago the last improvement was."""
+    """Return the index of the class in STALLS, by the time since the last improvement."""
     last = work[bisect.bisect_right(work, now) - 1]
     return bisect.bisect_left(STALLS, math.log(now / last)) if last > 0 else len(STALLS)
 
 
 def gain_of_a_doubling(work: Sequence[float], score: Sequence[float], now: float) -> float:
-    """Return the sum of the gains of the doublings so far. Each counts for less the older it is."""
+    """Return a weighted sum of the gains of the doublings so far. Older doublings have lower weights."""
 
     def best(at: float) -> float:
         return score[max(bisect.bisect_right(work, at) - 1, 0)]

@@ -1,4 +1,4 @@
-"""Compare points with several scores, each of which is to be large: fronts, an order within a front, hypervolume."""
+"""Compare points with several scores (higher is better): fronts, an order within a front, hypervolume."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def fronts(points: Sequence[Point]) -> list[list[int]]:
 
 
 def epsilon_net(points: Sequence[Point]) -> list[int]:
-    """Return the indices of the points so that each next one is as far as possible from those before it.
+    """Return the indices of the points, ordered so that each point is as far as possible from all earlier ones.
 
-    It begins with the best in the first score. Each score is measured in units of its range, and one that is not finite counts
+    The first point is the best in the first score. Scores are divided by their range. A score that is not finite counts
     as the worst.
     """
     if not points:
@@ -89,7 +89,8 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
         return float(max(p[0] for p in inside) - reference[0])
     volume, below = 0.0, reference[-1]
     inside.sort(key=lambda p: p[-1])
-    for at, point in enumerate(inside):  # slices along the last score, upwards; above each, only later points count
+    # sum slices along the last score, from low to high; a slice is dominated only by the points that are still left
+    for at, point in enumerate(inside):
         if point[-1] > below:
             volume += (point[-1] - below) * hypervolume([p[:-1] for p in inside[at:]], reference[:-1])
             below = point[-1]

@@ -1,7 +1,7 @@
 """Rung levels and survivor counts of successive halving, in exact arithmetic.
 
-Levels are multiplied up: grace, grace·eta, grace·eta², ... Logarithms in floating point would lose the top rung for
-some options, such as 243 with eta 3 and 1000 with eta 10.
+Levels are computed by multiplication: grace, grace·eta, grace·eta², ... Floating-point logarithms would lose the top
+rung for some options, such as 243 with eta 3 and 1000 with eta 10.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tuner.options import check_number
 
 
 def exact(value: float) -> Fraction:
-    """Return the number as a person wrote it: 0.1 is one tenth."""
+    """Return the exact decimal value of a number: 0.1 becomes one tenth."""
     return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
 
 
@@ -24,7 +24,7 @@ def plain(value: Fraction) -> float:
 
 
 def survivors(entries: int, eta: int | Fraction) -> int:
-    """Return how many of a rung's entries go on: floor(n/eta)."""
+    """Return how many of a rung's entries continue: floor(n/eta)."""
     return int(entries // eta)
 
 
@@ -49,7 +49,7 @@ def check_max_t(max_t: float | None, grace_period: float, pointer: str = "") -> 
 
 
 class Levels:
-    """The rung levels of one bracket, ascending and below `max_t`. Without a `max_t` there is no highest one."""
+    """The rung levels of one bracket, ascending and below `max_t`. Without a `max_t` there is no highest level."""
 
     def __init__(self, grace_period: float, eta: int | Fraction, max_t: float | None, bracket: int = 0) -> None:
         self._eta = eta

@@ -32,5 +32,5 @@ def below_the_cut(objective: Objective, score: float, cut: float, rank: int, ent
 
 
 def reached_max_t(time_attr: str, t: float, max_t: float) -> str:
-    """Say that a trial is completed because it reached max_t."""
+    """Return ``completed at iteration 27: max_t is 27``."""
     return f"completed at {at(time_attr, t)}: max_t is {shown(max_t)}"

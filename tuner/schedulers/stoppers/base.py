@@ -1,7 +1,7 @@
 """The interface of a stopper.
 
-A stopper is as pure as a scheduler, and simpler: `record` folds facts into `state`; the other methods read the state and
-change nothing.
+A stopper is pure, like a scheduler, but simpler: `record` folds facts into `state`; the other methods only read the
+state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIME = "time_total_s"
 
 
 def next_report(trial: Trial) -> float:
-    """Return a milestone that the trial's next report reaches, whatever its time."""
+    """Return a milestone that the trial's next report reaches, whatever value of time_attr it has."""
     return math.nextafter(trial.t, math.inf)
 
 
@@ -57,9 +57,9 @@ class Stopper(ABC):
 
     @abstractmethod
     def milestone(self, trial: Trial) -> float | None:
-        """Return the value of time_attr at which `decide` must be asked next, or None for never.
+        """Return the value of time_attr at which `decide` is called next, or None for never.
 
-        It is above the trial's present value. A stopper that waits for iteration 27 costs nothing before it.
+        It is above the trial's current value. So a stopper that waits for iteration 27 costs nothing before.
         """
 
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
@@ -69,7 +69,7 @@ class Stopper(ABC):
         """Fold a report without the objective into `state`. Facts do not include such reports."""
 
     def decide(self, number: int, trials: Population) -> str | None:
-        """Return why this trial, which has just reported, is complete, or None to let it continue."""
+        """Return why this trial, which has just reported, is complete; None to let it continue."""
         return None
 
     def finished(self, trials: Population) -> str | None:

@@ -1,4 +1,4 @@
-"""Read stoppers of `ray.tune` into ours, without importing Ray."""
+"""Convert stoppers of `ray.tune` to ours, without importing Ray."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def stopper_from_ray(theirs: Any, pointer: str = "/stop") -> Stopper | list[Any]
 class UsersStopper(Stopper):
     """Calls a user's own subclass of `ray.tune.Stopper` as Ray does: once per report, then `stop_all`.
 
-    After a restart, a fresh copy of the user's object gets the same reports in the same order. So its answers must depend
-    on the reports alone.
+    After a restart, a fresh copy of the user's object gets the same reports in the same order, so its answers must
+    depend on the reports alone.
     """
 
     TYPE = "ray"

@@ -16,7 +16,7 @@ from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
 
 
 class MaximumIterationStopper(Stopper):
-    """Ends every trial at its report number `max_iter`."""
+    """Ends every trial at its report with the number `max_iter`."""
 
     TYPE = "iterations"
 
@@ -74,9 +74,9 @@ class ThresholdStopper(Stopper):
 class TimeStopper(Stopper):
     """Ends the whole search after `seconds`, or with `per_trial` each trial.
 
-    The time of the search begins when the first trial that reported was started, and is read from the clock of the
-    reports. With `per_trial`, only the time during which the trial ran counts. The limit is checked when a report arrives.
-    To limit the running time exactly, even if no trial reports, use the experiment's `time_budget_s`.
+    The time of the search begins at the start of the first trial that reported, and is computed from the times of
+    reports. With `per_trial`, only the time in which the trial ran counts. The limit is checked when a report arrives.
+    For an exact limit, which holds even if no trial reports, use the experiment's `time_budget_s`.
     """
 
     TYPE = "time"
@@ -113,6 +113,6 @@ class TimeStopper(Stopper):
         if self.per_trial or self.state.began is None or self.state.now - self.state.began < self.seconds:
             return None
         return (
-            f"the search has run for {shown(self.state.now - self.state.began)} s, "
-            f"and the limit is {shown(self.seconds)} s"
+            f"the search has run for {shown(self.state.now - self.state.began)} s, and the limit is "
+            f"{shown(self.seconds)} s"
         )

@@ -18,8 +18,8 @@ from tuner.schedulers.stoppers.base import Stopper, next_report
 class TrialPlateauStopper(Stopper):
     """Ends a trial whose metric no longer changes.
 
-    It ends a trial if the standard deviation of the trial's last `num_results` values is below `std`. Defaults are Ray
-    Tune's. If a report is repeated after a retry, the new one replaces the old one.
+    It ends a trial if the standard deviation of the trial's last `num_results` values is below `std`. The defaults are
+    those of Ray Tune. If a report is repeated after a retry, the new one replaces the old one.
 
     Args:
         metric: the metric to watch. None: the objective.
@@ -101,15 +101,15 @@ class TrialPlateauStopper(Stopper):
 class ExperimentPlateauStopper(Stopper):
     """Ends the search if its best values no longer change.
 
-    It ends the search if the standard deviation of the `top` best values reported so far is at most `std`. Defaults
-    are Ray Tune's. As there, one trial may contribute several of the best values.
+    It ends the search if the standard deviation of the `top` best values reported so far is at most `std`. The defaults
+    are those of Ray Tune. As there, one trial may contribute several of the best values.
 
     Args:
         metric: the metric to watch. None: the objective.
         std: the standard deviation, in the metric's unit, up to which the best values count as unchanged.
         top: how many of the best values are compared.
         mode: the direction in which the metric improves. None: the objective's.
-        patience: for how many further reports the best values must stay unchanged.
+        patience: the number of further reports for which the best values must stay unchanged.
     """
 
     TYPE = "experiment_plateau"

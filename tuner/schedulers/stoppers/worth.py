@@ -17,13 +17,14 @@ HOUR_S = 3600.0
 class ExpectedImprovementStopper(Stopper):
     """Ends the search when another GPU hour is expected to improve the best value by too little.
 
-    The forecast is that of `GET /experiments/{id}/forecast`: it follows from how the best value has improved so far. The search
-    never ends before it has trained for half of `hours`, since nobody can look further ahead than that.
+    It uses the forecast of `GET /experiments/{id}/forecast`, which extrapolates the improvement of the best value so
+    far. The search never ends before it has trained for half of `hours`, because the forecast reaches no further than
+    twice the training so far.
 
     Args:
         least: the expected improvement, in the unit of the objective, below which the search ends.
-        hours: how many GPU hours the expected improvement is for. If trials use no GPUs, hours of training of all trials
-            together: with four trials at once, an hour of the experiment is four of these.
+        hours: the GPU hours that the expected improvement refers to. If trials use no GPUs, hours of training summed
+            over trials: with four trials at once, an hour of the experiment counts as four.
     """
 
     TYPE = "expected_improvement"
@@ -68,7 +69,7 @@ class ExpectedImprovementStopper(Stopper):
         return f"{more}, which is below {shown(self.least)}; {best}"
 
     def _gain(self) -> Gain | None:
-        """Return the gain of the next hours, or None if it is not known yet."""
+        """Return the expected gain of the next `hours`, or None if it is not known yet."""
         state: ExpectedImprovementStopper.State = self.state
         more = self.hours * HOUR_S / (self.context.gpus or 1.0)
         if more > (FACTORS[-1] - 1) * state.total:

@@ -1,8 +1,8 @@
-"""Define-by-run: parameters that are unknown until the training code asks for them, as Optuna's objectives do.
+"""Define-by-run: the training code asks for its parameters while it runs, like Optuna's objectives.
 
-A trial starts with the params of the given space, which another searcher proposes. There may be none. The code then
-asks for further parameters by name and distribution. Each answer is drawn from the trials so far and committed before
-the code continues, so a retried or resumed trial gets the same values.
+A trial starts with the params of the given space, which may be empty; another searcher proposes them. The code then
+asks for further parameters by name and distribution. Each value is drawn based on the trials so far and committed
+before the code continues, so a retried or resumed trial gets the same values.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class DefineByRunSearch(Searcher):
     In JSON: ``{"type": "define_by_run", "search": {"type": "tpe"}, "warm_start": [...]}``.
 
     Args:
-        search: proposes the params of the given space, and names the Optuna sampler that draws the others: random, tpe
-            (the default), gp, or any sampler of Optuna's that keeps no state of its own.
-        warm_start: an `optuna.Study` whose finished trials are learned from, or a list of ``{"params",
-            "distributions", "values"}``, as `records_of` returns it.
+        search: the searcher that proposes the params of the given space. Its Optuna sampler also draws the other
+            parameters: random, tpe (the default), gp, or any Optuna sampler that keeps no state of its own.
+        warm_start: an `optuna.Study` to learn from its finished trials, or a list of ``{"params", "distributions",
+            "values"}`` as returned by `records_of`.
     """
 
     TYPE = "define_by_run"
@@ -97,7 +97,7 @@ class DefineByRunSearch(Searcher):
             trials: all trials so far.
 
         Raises:
-            SpecError: another trial, or this one, gave the name an incompatible distribution.
+            SpecError: this name was already used with an incompatible distribution.
         """
         trial = trials[number]
         wanted = json_to_distribution(distribution)
@@ -182,7 +182,7 @@ class _Study(Mirror):
             self._rows.put(self._id, frozen)
 
     def check(self, name: str, distribution: BaseDistribution) -> None:
-        """Raise SpecError if this name had a distribution of another kind, or other choices, in an earlier trial."""
+        """Raise SpecError if an earlier trial used this name with another kind of distribution or other choices."""
         try:
             check_distribution_compatibility(self._first.setdefault(name, distribution), distribution)
         except ValueError as error:
@@ -191,7 +191,7 @@ class _Study(Mirror):
             ) from error
 
     def now(self) -> optuna.Study:
-        """Return a new study object over the same trials. The existing one may have cached fewer."""
+        """Return a new study object with the same trials, because the existing one may have cached fewer."""
         return optuna.load_study(study_name=self.study.study_name, storage=self._rows)
 
     def of(self, number: int) -> FrozenTrial:

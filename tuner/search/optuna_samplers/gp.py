@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
+from tuner.errors import TunerError
+from tuner.names import with_extra
 from tuner.options import check_boolean, check_integer
 from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
 from tuner.search.optuna_samplers.tpe import known_space_tpe
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 PROPOSAL_S = 0.2
-"""Seconds that a proposal takes, with a share of the first one, which imports torch."""
+"""Seconds per proposal, including a share of the first one, which imports torch."""
 
 RECENT = 20
 """The number of completed trials from which the duration of the next one is estimated."""
@@ -33,8 +36,8 @@ class GPSearch(ModelBased):
     Args:
         n_startup_trials: the first trials, which are random.
         deterministic_objective: True if equal configurations have equal results.
-        tpe_if_short: True to let TPE propose while trials are shorter than a proposal of the Gaussian process takes, which
-            is about a tenth of a second, and some seconds for the first one.
+        tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process (about a
+            tenth of a second; some seconds for the first one).
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """
@@ -62,9 +65,11 @@ class GPSearch(ModelBased):
         return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
 
     def _is_short(self, trials: Population) -> bool:
-        """Return True if TPE is to propose the next trial: one of the first, or one that is expected to be short."""
+        """Return True if TPE proposes the next trial: it is one of the first, or is expected to be short."""
         if not self.tpe_if_short:
             return False
+        if importlib.util.find_spec("torch") is None:
+            return True  # Optuna's Gaussian process is written in PyTorch
         if len(trials) < self.n_startup_trials:
             return True  # random anyway
         ended = (trial.running_s for trial in reversed(list(trials)) if trial.state is TrialState.COMPLETED)
@@ -79,6 +84,8 @@ class GPSearch(ModelBased):
     def sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler
 
+        if importlib.util.find_spec("torch") is None:
+            raise TunerError(f'the searcher gp needs PyTorch: {with_extra("torch")}; "tpe" does not')
         return GPSampler(
             seed=seed,
             n_startup_trials=self.n_startup_trials,

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIGHT_UNTIL = 200
-"""Asks of TPE, CMA-ES and NSGA-II take less than about 5 ms until there are this many trials (`benchmarks/tpe_ask.py`)."""
+"""Up to this many trials, one ask of TPE, CMA-ES or NSGA-II takes less than about 5 ms (`benchmarks/tpe_ask.py`)."""
 
 
 class ModelBased(Proposer):
-    """Creates a fresh sampler for each proposal, seeded by (seed, number), over a study that mirrors the population.
+    """Creates a new sampler for each proposal, seeded by (seed, number), on a study that mirrors the population.
 
-    What a sampler would remember between asks is in the study. What it stores with a trial there is stored with our
-    trial and passed back. So the same trials give the same proposal, also in another process.
+    A sampler keeps its state between asks only in the study. Attributes that it stores with a trial are stored with our
+    trial and passed back. So the same trials give the same proposal, even in another process.
     """
 
     SEVERAL_OBJECTIVES: ClassVar[bool] = True
-    #: attributes given to trials that this sampler did not propose, so that it learns from them
+    #: attributes to set on trials that this sampler did not propose, so that it learns from them
     ADOPTED: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, constraints: Mapping[str, Any] | None, warm_start: Sequence[Any]) -> None:
@@ -70,7 +70,7 @@ class ModelBased(Proposer):
             )
 
     def ask(self, number: int, trials: Population, attempt: int) -> Suggestion:
-        """Return what the sampler proposes. Raises what the sampler raises."""
+        """Return the sampler's proposal. Exceptions of the sampler are passed on."""
         self._mirror.sync(trials)
         seed = keyed_seed(self.context.seed, "suggest", number, *([attempt] if attempt else []))
         with quiet():

@@ -21,11 +21,11 @@ from tuner.space.words import show
 
 
 class OptunaSearch(ModelBased):
-    """Asks any Optuna sampler: ``OptunaSearch(sampler)``, or ``{"type": "optuna", "sampler": "NSGAIIISampler"}`` in JSON.
+    """Uses any Optuna sampler: ``OptunaSearch(sampler)``, or in JSON ``{"type": "optuna", "sampler": "NSGAIIISampler"}``.
 
-    Each proposal comes from a copy of the given sampler, with its random generators seeded for that trial. So what a
-    sampler learns must be in the study and its attributes, not in itself. All of Optuna's own samplers keep to that.
-    The sampler runs in another process, since one ask may take long.
+    Each proposal comes from a copy of the given sampler, with its random generators seeded for that trial. So a sampler
+    must keep what it learns in the study and its attributes, not in itself. All of Optuna's own samplers do. The
+    sampler runs in another process, because one ask may take long.
 
     Args:
         sampler: a sampler object, or the name of one of Optuna's.

@@ -2,8 +2,8 @@
 
 A numeric parameter or an ordered choice is a float in the unit interval; an unordered choice is an index. Each has the
 parameter's path as its name, which differs between branches. Trials are added by number: running ones as RUNNING,
-failed ones as FAIL, and stopped and paused ones as PRUNED with the value they have reached. (As COMPLETE they would
-mix values of short and long trainings.) With several objectives, PRUNED trials have no value.
+failed ones as FAIL, and stopped and paused ones as PRUNED with the value they have reached. (As COMPLETE, they would
+mix the values of short and long trainings.) With several objectives, PRUNED trials have no value.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 class Mirrored(FrozenTrial):
-    """A trial that extracts its constraints from its attributes once, not at every ask."""
+    """A trial that reads its constraints from its attributes only once, not at every ask."""
 
     @property
     def constraints(self) -> dict[str, float]:
@@ -82,7 +82,7 @@ class Mirrored(FrozenTrial):
 
 
 class Matrix:
-    """All trials' params as Optuna's models read them: a row per trial, a column per parameter, NaN for inactive ones."""
+    """The params of all trials for Optuna's models: a row per trial, a column per parameter, NaN if inactive."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._column = {path: i for i, path in enumerate(paths)}
@@ -96,7 +96,7 @@ class Matrix:
             self._values[number, self._column[path]] = value
 
     def columns(self, numbers: Sequence[int], paths: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the columns of these parameters, for those of the trials in which all of them are active."""
+        """Return the columns of these parameters, for the trials in which all of them are active."""
         picked = self._values[np.asarray(numbers, int)][:, [self._column[path] for path in paths]]
         whole = picked[~np.isnan(picked).any(axis=1)]
         return {path: np.ascontiguousarray(whole[:, i]) for i, path in enumerate(paths)}
@@ -153,8 +153,8 @@ class Mirror(Cache):
             objectives: one or more.
             scope: "all" if a trial counts with its best value, "last" if with its last one.
             constraints: bounds on reported metrics.
-            records: results of earlier experiments, which are numbered before our trials.
-            attrs: attributes of trials that no sampler proposed.
+            records: results of earlier experiments. Their numbers come before those of our trials.
+            attrs: attributes for trials that no sampler proposed.
         """
         super().__init__()
         self._space = space
@@ -197,7 +197,7 @@ class Mirror(Cache):
         ]
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the flat params of the next trial, and the state to be stored with it. The study is left as it was."""
+        """Return the flat params of the next trial, and the state to be stored with it. The study does not change."""
         length = len(self._records) + self._next
         attrs = dict(self._rows.get_study_system_attrs(self._id))
         self.study.sampler = sampler
@@ -290,7 +290,7 @@ class Mirror(Cache):
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever the mirrored trial must change."""
+    """Return a value that changes whenever the mirrored trial has to be updated."""
     return trial.state, trial.iteration, trial.reports, trial.best_value, trial.last_value, dict(trial.params)
 
 

@@ -77,7 +77,7 @@ def known_space_tpe(
     multivariate: bool | None = None,
     constant_liar: bool = True,
 ) -> BaseSampler:
-    """Return a TPE sampler over a study that mirrors the trials. The options are those of `TPESearch`."""
+    """Return a TPE sampler for a study that mirrors the trials. The options are those of `TPESearch`."""
     from tuner.search.optuna_samplers.tpe_sampler import KnownSpaceTPE
 
     together = len(context.objectives) == 1 if multivariate is None else multivariate

@@ -1,4 +1,4 @@
-"""Optuna's TPE, with the search space and the trials' params given instead of computed at every ask."""
+"""Optuna's TPE, but with the search space and the trials' params passed in instead of computed at every ask."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tuner.search.optuna_samplers.study import Matrix
 
 
 class KnownSpaceTPE(TPESampler):
-    """Suggests what TPESampler suggests, to the bit, at a third of the cost.
+    """Makes the same suggestions as TPESampler, bit for bit, at a third of the cost.
 
-    At each ask TPESampler intersects the distributions of all finished trials and converts all their params. Here the
-    space is given as `distributions`, which all trials share unless the space is conditional, and the converted params
-    as `matrix`.
+    At each ask, TPESampler intersects the distributions of all finished trials and converts all their params. This
+    class gets the space as `distributions`, which all trials share unless the space is conditional, and the converted
+    params as `matrix`.
     """
 
     def __init__(

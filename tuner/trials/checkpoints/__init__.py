@@ -1,7 +1,7 @@
 """The files in the storage of an experiment: checkpoints, and the objects and packages that code needs.
 
-`storage` reads and writes folders at a path or a URI, `checkpoints` turns a folder into a committed checkpoint,
-`saver` is the thread in which a rank saves, `transfer` copies between the disks of nodes, `objects` has the objects of
+`storage` reads and writes folders at a path or a URI. `checkpoints` makes a folder a committed checkpoint. `saver` is
+the thread in which a rank saves. `transfer` copies between the disks of nodes. `objects` has the objects of
 `tuner.with_parameters`, and `packages` the packed directories of a `runtime_env`.
 """
 

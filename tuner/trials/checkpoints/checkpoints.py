@@ -1,8 +1,8 @@
 """Checkpoints: directories with a manifest, committed by a marker that is written last.
 
     {uri}/...             the user's files, of all ranks, and nothing else
-    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and what the checkpoint belongs to
-    {uri}.committed       the SHA-256 of the manifest; a directory without it is not a checkpoint
+    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and the trial and report that the
+    checkpoint belongs to {uri}.committed       the SHA-256 of the manifest; a directory without it is not a checkpoint
 
 `uri` is a local path or any `pyarrow.fs` URI. Nothing here knows Ray or torch.
 """
@@ -35,10 +35,9 @@ _MARKER = ".committed"
 class Checkpoint:
     """A directory of files at a local path or a URI.
 
-    If `tuner` saved the checkpoint, its files are checked against its manifest before they are used, and
-    CheckpointError says what is missing or damaged. For a checkpoint of a trial (one with `info`) this is a
-    CheckpointLost, or a CheckpointUnreachable if its storage does not answer. Neither is a mistake in the training
-    code.
+    If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and CheckpointError
+    names missing or damaged files. For a checkpoint of a trial (one with `info`), the error is CheckpointLost, or
+    CheckpointUnreachable if its storage does not answer. Neither is a mistake of the training code.
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Provide the files as a local, read-only directory within a `with` block.
 
-        A local checkpoint is not copied. One that is elsewhere is downloaded once for all processes of a node that
-        use it at the same time.
+        A local checkpoint is not copied. Otherwise it is downloaded once for all processes of a node that use it at the
+        same time.
         """
         if not self.is_elsewhere and (where := place(self.path)).local:
             with self._told():
@@ -91,7 +90,7 @@ class Checkpoint:
         _sweep_cache()
         folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
         with open(f"{folder}.lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this, no other one removes the folder
+            fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this lock, no other process removes the folder
             if not os.path.isdir(folder):
                 # A separate lock: a reader that waits for a download must not wait until the other readers leave.
                 with open(f"{folder}.download", "a+b") as one:
@@ -117,7 +116,7 @@ class Checkpoint:
             shutil.rmtree(aside, ignore_errors=True)
 
     def verify(self) -> None:
-        """Read every file and compare its hash. Raise CheckpointError if any is missing or torn."""
+        """Read every file and compare its hash. Raise CheckpointError if any is missing or damaged."""
         if self.is_elsewhere:
             return  # `fetch` compares
         with self._told():
@@ -128,7 +127,7 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int | None:
-        """The training_iteration of the report that it belongs to; None for a directory of your own."""
+        """The training_iteration of its report; None for a directory that is not a trial's checkpoint."""
         return self.info.step if self.info is not None else None
 
     @property
@@ -144,7 +143,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn an error into one that names the checkpoint, and that says whether it is lost or out of reach."""
+        """Replace an error by one that names the checkpoint, and that tells whether it is lost or unreachable."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -200,10 +199,10 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
 def commit(
     uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
 ) -> None:
-    """Make the files at `uri` a checkpoint: check that all are there, write the manifest, then the marker.
+    """Make the files at `uri` a checkpoint: check that all exist, write the manifest, then the marker.
 
-    durable_below: the storage that contains `uri`, if the checkpoint must survive a loss of power. Each step is then
-    on the disk before the next one begins. At a URI this is up to the storage.
+    durable_below: the storage that contains `uri`, if the checkpoint must survive a power failure. Then each step is
+        flushed to the disk before the next one begins. At a URI, durability depends on the storage.
     """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
@@ -218,7 +217,7 @@ def commit(
 
 
 def committed(uri: str) -> Manifest:
-    """Return the manifest of a committed checkpoint whose files are all there with the right sizes.
+    """Return the manifest of a committed checkpoint after checking that all files exist with the right sizes.
 
     Raise CheckpointError otherwise.
     """
@@ -229,14 +228,14 @@ def committed(uri: str) -> Manifest:
     manifest = read_manifest(uri, where.beside(_MANIFEST).read(), marker)
     wrong = difference({name: size for name, (size, _) in manifest.files.items()}, where.sizes())
     if wrong is not None:
-        raise CheckpointError(f"the checkpoint at {uri} is torn: {wrong}")
+        raise CheckpointError(f"the checkpoint at {uri} is damaged: {wrong}")
     return manifest
 
 
 def manifest_and_marker(uri: str) -> tuple[str, str]:
-    """Return where the manifest and the marker of a checkpoint on the disk of a node are.
+    """Return the paths of the manifest and the marker of a checkpoint on the disk of a node.
 
-    `uri` need not mean anything in this process.
+    `uri` does not have to exist on this machine.
     """
     base = uri.rstrip("/")
     return base + _MANIFEST, base + _MARKER
@@ -245,7 +244,7 @@ def manifest_and_marker(uri: str) -> tuple[str, str]:
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
     """Parse a manifest. Raise CheckpointError if it is not the one that was committed."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
-        raise CheckpointError(f"the checkpoint at {uri} is torn: its manifest does not match its marker")
+        raise CheckpointError(f"the checkpoint at {uri} is damaged: its manifest does not match its marker")
     data = json.loads(content)
     return Manifest({name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}, data["about"])
 
@@ -260,7 +259,7 @@ def is_committed(uri: str) -> bool:
 
 
 def is_here(uri: str) -> bool:
-    """Return whether any part of a checkpoint, even of a torn or half deleted one, can be reached from this process."""
+    """Return whether this process can reach any part of a checkpoint, even of a damaged or partly deleted one."""
     try:
         where = place(uri)
     except CheckpointError:  # it begins with a variable that is set only on another node
@@ -271,7 +270,10 @@ def is_here(uri: str) -> bool:
 
 
 def delete(uri: str) -> None:
-    """Delete a checkpoint, whole or torn. The marker goes first, so half a deletion never looks like a checkpoint."""
+    """Delete a checkpoint, complete or damaged.
+
+    The marker is deleted first, so that a partly deleted one never looks complete.
+    """
     where = place(uri)
     where.beside(_MARKER).unlink()
     where.beside(_MANIFEST).unlink()
@@ -281,12 +283,12 @@ def delete(uri: str) -> None:
 def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
     """Delete checkpoints below an experiment's storage that nobody needs, and return their URIs.
 
-    These are the checkpoints that were begun but never committed, and those that the database does not have: their ranks or
+    These are checkpoints that were never committed, and checkpoints that are not in the database because their ranks or
     their driver were killed before the report was stored. Call this only while no trial of the experiment runs.
 
     Args:
         storage: where the experiment's checkpoints are stored.
-        known: the URIs of the checkpoints that the database has. None: all committed ones stay.
+        known: the URIs of the checkpoints in the database. None: keep all committed checkpoints.
     """
     root = place(storage)
     names = None if known is None else {tuple(uri.partition("?")[0].rstrip("/").split("/")[-2:]) for uri in known}
@@ -313,23 +315,23 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
                 found = _hash(file)
                 length = file.tell()
         except FileNotFoundError:
-            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} is missing") from None
+            raise CheckpointError(f"the checkpoint at {uri} is damaged: {name} is missing") from None
         except OSError as error:
-            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} cannot be read: {error}") from error
+            raise CheckpointError(f"the checkpoint at {uri} is damaged: {name} cannot be read: {error}") from error
         if length != size or found != sha:
-            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} does not match its hash")
+            raise CheckpointError(f"the checkpoint at {uri} is damaged: {name} does not match its hash")
 
 
 def _hash(file: BufferedReader) -> str:
-    """Hash a file, to notice torn and mixed up files.
+    """Hash a file, to detect damaged and mixed up files.
 
-    The hash is chosen for speed, since every save and restore waits for it. It does not protect against forgery.
+    The hash is chosen for speed, because every save and restore waits for it. It does not protect against forgery.
     """
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _sweep_cache() -> None:
-    """Delete downloads whose readers were killed: nobody holds their lock."""
+    """Delete downloads whose readers were killed, which is so if nobody holds their lock."""
     for name in os.listdir(_cache()):
         folder, suffix = os.path.splitext(os.path.join(_cache(), name))
         if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):

@@ -1,8 +1,8 @@
 """Large objects that belong to a training function, sent to the ranks through Ray's object store.
 
-An object is kept in a file below the experiment's storage, named by its content, so that another process can continue
-the experiment. The driver host reads it once and puts it into the object store. The ranks of a node share what they
-read from there; arrays are not copied at all.
+An object is stored in a file in the experiment's storage, named by a hash of its content, so that another process can
+continue the experiment. The driver host reads it once and puts it into the object store. The ranks of a node share it;
+arrays are not copied at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stored:
     uri: str
 
     def get(self) -> Any:
-        """Return the object: from the object store if there is a driver to ask, else from its file."""
+        """Return the object, from the object store if there is a driver, else from its file."""
         return _fetch(self) if _fetch is not None else self.load()
 
     def load(self) -> Any:
@@ -43,18 +43,18 @@ _fetch: Fetch | None = None
 
 
 def fetch_by(fetch: Fetch | None) -> None:
-    """Set how this process gets stored objects; None: from their files."""
+    """Set the function with which this process gets stored objects; None: from their files."""
     global _fetch
     _fetch = fetch
 
 
 KEEP_S = 3600.0
-"""An object written or read more recently than this is kept: its experiment may be about to be created."""
+"""Objects that were used within these seconds are kept, because their experiment may be about to be created."""
 _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 
 
 def folder_of(storage: str, database: str) -> str:
-    """Return where the objects of the experiments of one database are.
+    """Return the folder with the objects of one database's experiments.
 
     Each database has a separate folder, so that it knows which experiments need an object.
     """
@@ -63,7 +63,7 @@ def folder_of(storage: str, database: str) -> str:
 
 
 def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
-    """Write the object below `storage`, once for equal content. Raise EntrypointError if it cannot be pickled."""
+    """Write the object to `storage`, only once for equal content. Raise EntrypointError if it cannot be pickled."""
     try:
         content = dumps(value, protocol=5)
     except Exception as error:
@@ -101,7 +101,7 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 
 @dataclass(frozen=True)
 class Parameterized:
-    """A trainable with additional objects, as returned by `tuner.with_parameters`.
+    """A trainable with objects, which `tuner.with_parameters` returns.
 
     When called, it passes them to the function as keyword arguments.
     """

@@ -1,8 +1,8 @@
-"""Local directories in Ray's `runtime_env`: packed and stored, so that workers and later processes have them.
+"""Pack and store local directories of a `runtime_env`, so that workers and later processes can use them.
 
 Ray uploads local directories only for one job, but an experiment may be continued by another job. So directories are
-packed into zip files below the experiment's storage, named by their content, and the environment refers to them by
-URI, as Ray expects.
+packed into zip files in the experiment's storage, named by a hash of their content, and the environment refers to them
+by URI.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> b
             total += os.path.getsize(source)
             if total > _LIMIT:
                 raise SpecError(
-                    f"{directory} has more than {_LIMIT >> 20} MiB: leave files out with 'excludes', or pass data with "
-                    "tuner.with_parameters",
+                    f"{directory} has more than {_LIMIT >> 20} MiB: exclude files with 'excludes', or pass data "
+                    "with tuner.with_parameters",
                     pointer,
                 )
             entry = zipfile.ZipInfo("/".join(filter(None, ["package", name, relative.replace(os.sep, "/")])), _EPOCH)

@@ -1,10 +1,10 @@
-"""Bring the checkpoints of a rank from the training thread to storage.
+"""Save the checkpoints of a rank to storage, in a background thread.
 
-The training thread only hands a directory over, by a rename if it is in the temp directory. A thread of the saver
-hashes the files and, if storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its shard
-of the same report, and commits. On a disk, rank 0 moves all shards from the staging directories of the ranks to their
-place; only there do they become visible to others if the disk is shared. Shards on the disk of another node are
-copied. If several ranks save a file of the same name, the file of the lowest rank is kept.
+The training thread only hands over a directory, by renaming it if it is in the temp directory. A thread of the saver
+hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its
+shard of the same report, and commits. On a disk, rank 0 moves all shards from the ranks' staging directories to their
+final place. Shards on the disk of another node are copied. If several ranks save a file with the same name, the file of
+the lowest rank is kept.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
-"""(report_no, whether it belongs after the last report), which identifies a checkpoint within a group."""
+"""(report_no, whether it was saved after the last report), which identifies a checkpoint within a group."""
 
 Bring = Callable[[str, str, Files, str], None]
 """(path, node, files, directory): move files from a directory on the disk of a node to a local one, and remove the former."""
 
-_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits until another rank reaches the report that a checkpoint belongs to
+_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to reach the checkpoint's report
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Shard:
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node
-    staging: str | None = None  # the directory there that holds the files; None if they are in their place already
+    # the directory there that holds the files; None if they are in their final place already
+    staging: str | None = None
 
 
 @dataclass(slots=True)
@@ -59,9 +60,9 @@ class _Job:
 
 
 class Saver:
-    """Saves the checkpoints of one rank in one segment. `take` and `drain` belong to the training thread.
+    """Saves the checkpoints of one rank in one segment. Call `take` and `drain` in the training thread.
 
-    durable: checkpoints that are committed on a disk survive a loss of power.
+    durable: checkpoints that are committed on a disk survive a power failure.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Saver:
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Take over the content before returning. A later error is raised by the next call."""
+        """Move or copy the content before returning. An error while saving is raised by the next call."""
         self._raise()
         begun = time.monotonic()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
@@ -134,14 +135,14 @@ class Saver:
         return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
-        """Note that this rank has no checkpoint at this report."""
+        """Record that this rank has no checkpoint at this report."""
         if self._world_size > 1:
             with self._progress:
                 self._passed = (report_no, False)
                 self._progress.notify_all()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait until everything that was taken over is committed, and raise what went wrong."""
+        """Wait until all checkpoints that were taken are committed. Raise the error if saving failed."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -203,7 +204,7 @@ class Saver:
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Bring the shards of the other ranks to the directory of this rank's shard, on the disk of this node."""
+        """Move the shards of the other ranks into the directory of this rank's shard, on the disk of this node."""
         merged = dict(own)
         for rank, shard in sorted(others.items()):
             wanted = {name: file for name, file in shard.files.items() if name not in merged}
@@ -220,7 +221,7 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Check that no two uploaded shards have different files of the same name, unless this rank saved that file too."""
+        """Check that no two uploaded shards have different files with the same name, unless this rank saved that file too."""
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
             for name in merged.keys() & shard.files.keys() - own.keys():
@@ -264,7 +265,7 @@ class Saver:
         return shards
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
-        """Return this rank's files for a checkpoint, or why there are none, as soon as that is known.
+        """Return this rank's files for a checkpoint, or the reason why there are none. Wait until that is known.
 
         Called on ranks other than 0. `under_way` is called first if this rank has reached that report and is still
         saving.
@@ -295,9 +296,9 @@ class Saver:
 def answer_notes(
     client: ChannelClient, saver: Callable[[str], Saver | None], begun: Callable[[str], bool] = lambda _: True
 ) -> None:
-    """Tell rank 0 what it needs to commit. Runs in a thread of the other ranks for the life of the group.
+    """Answer rank 0's questions about shards. Runs in a thread of every other rank as long as the group lives.
 
-    Rank 0 may ask before this rank has begun the segment (`begun`). Without a process group nothing makes it wait.
+    Without a process group, rank 0 may ask before this rank has begun the segment (`begun`).
     """
     try:
         while True:
@@ -315,8 +316,8 @@ def answer_notes(
 def take_over(source: str, staging: str) -> str | None:
     """Move or copy the content of `source`: moved from the temp directory, copied from anywhere else.
 
-    `source` itself stays, empty, for its owner to delete. If `staging` is on another filesystem, return a directory
-    that holds the content for now, to be copied in the background.
+    `source` itself stays as an empty directory, which its owner deletes. If `staging` is on another filesystem, return
+    a temporary directory with the content, which is copied in the background.
     """
     if not os.path.isdir(source):
         raise CheckpointError(
@@ -341,5 +342,5 @@ def take_over(source: str, staging: str) -> str | None:
 
 
 def _spool() -> str:
-    """Return the folder in which content waits for its upload."""
+    """Return the folder for content that waits to be uploaded."""
     return private_folder("tuner-spool")

@@ -38,7 +38,7 @@ class Place:
         return self.remote is None
 
     def beside(self, suffix: str) -> Place:
-        """Return the place whose name has this suffix added."""
+        """Return the place with this suffix added to its name."""
         base, mark, query = self.uri.partition("?") if self.remote is not None else (self.uri, "", "")
         return Place(base.rstrip("/") + suffix + mark + query, self.path.rstrip("/") + suffix, self.remote)
 
@@ -55,7 +55,7 @@ class Place:
             return None
 
     def write(self, content: bytes, durable: bool = False) -> None:
-        """Write this small file, completely or not at all. durable: a local file is on the disk when this returns."""
+        """Write this small file, completely or not at all. durable: a local file is flushed to the disk before this returns."""
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -72,7 +72,7 @@ class Place:
             stream.write(content)
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of every file below, by its path relative to this place."""
+        """Return relative path -> size of every file below."""
         if self.remote is None:
             return {name: os.path.getsize(os.path.join(self.path, name)) for name in walk(self.path)}
         from pyarrow import fs
@@ -82,7 +82,7 @@ class Place:
         return {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
 
     def modified(self) -> dict[str, float]:
-        """Return when each file directly below was written, in seconds since the epoch, by name."""
+        """Return name -> modification time (seconds since the epoch) of each file directly below."""
         if self.remote is None:
             with contextlib.suppress(FileNotFoundError):
                 return {entry.name: entry.stat().st_mtime for entry in os.scandir(self.path) if entry.is_file()}
@@ -105,7 +105,7 @@ class Place:
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def upload(self, source: str) -> None:
-        """Copy the files of a local directory to this place. Other files that are already there stay."""
+        """Copy the files of a local directory to this place. Other files there are kept."""
         from pyarrow import fs
 
         self.remote.create_dir(self.path, recursive=True)
@@ -141,7 +141,7 @@ class Place:
 
 
 def sync(path: str) -> None:
-    """Wait until a local file, or the list of a directory's entries, is on the disk."""
+    """Flush a local file, or the list of a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -153,7 +153,7 @@ def sync(path: str) -> None:
 
 
 def sync_tree(folder: str, root: str) -> None:
-    """Wait until a local directory, everything below, and its path from `root` on are on the disk."""
+    """Flush a local directory, everything below, and its path from `root` on to the disk."""
     for where, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(os.path.join(where, name))
@@ -169,8 +169,8 @@ def sync_tree(folder: str, root: str) -> None:
 def private_folder(name: str) -> str:
     """Return a folder for the processes of this user below the temporary directory; create it if necessary.
 
-    The temporary directory is shared. If the folder is not a directory of this user, or others may write to it,
-    this process gets a new folder instead, which is removed when the process ends.
+    The temporary directory is shared by all users. If the folder is not a directory of this user, or others may write
+    to it, this process uses a new folder instead, which is removed when the process ends.
     """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -192,7 +192,7 @@ def _own_folder(instead_of: str) -> str:
 
 
 def place(uri: str | os.PathLike[str]) -> Place:
-    """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs knows.
+    """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
 
     Raise CheckpointError for a bad one.
     """
@@ -206,21 +206,21 @@ def place(uri: str | os.PathLike[str]) -> Place:
 
 
 def is_relative(uri: str) -> bool:
-    """Return whether this path means another directory in each process, depending on its working directory."""
+    """Return whether the meaning of this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))
 
 
 def absolute(uri: str | os.PathLike[str]) -> str:
     """Resolve a relative path from the working directory of this process.
 
-    URIs, ``~`` and ``$NAME/...`` stay as they are.
+    URIs, ``~`` and ``$NAME/...`` are returned unchanged.
     """
     text = os.fspath(uri)
     return os.path.abspath(text) if is_relative(text) else text
 
 
 def _expanded(path: str) -> str:
-    """Replace ``~`` and ``$NAME``: the scratch disk may have another name on each node."""
+    """Replace ``~`` and ``$NAME``, which may have another value on each node."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
@@ -230,7 +230,7 @@ def _expanded(path: str) -> str:
 
 
 def join(uri: str, *names: str) -> str:
-    """Return the URI or path of something below. A query such as ``?endpoint_override=...`` stays at the end."""
+    """Return a URI or path extended by names. A query such as ``?endpoint_override=...`` stays at the end."""
     base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
@@ -264,7 +264,7 @@ def move_into(source: str, target: str, names: Iterable[str] | None = None) -> N
 
 
 def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | None:
-    """Return what is wrong with the files found, or None if each expected file is there with its size."""
+    """Return the first difference between the expected files (name -> size) and those found; None if there is none."""
     missing = sorted(name for name in expected if name not in found)
     if missing:
         return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")

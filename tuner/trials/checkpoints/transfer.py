@@ -1,7 +1,7 @@
 """Copy checkpoint files from the disk of another node, through Ray's object store.
 
-Storage that every node reaches (a shared directory, a URI) does not need this. Nothing stays in the object store:
-parts of a file are put there when a process on another node asks for them, two at a time.
+Storage that every node can reach (a shared directory, a URI) does not need this. Files do not stay in the object store:
+parts of a file are put there when a process on another node requests them, two at a time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that are sent as one object
-_WINDOW = 2  # parts at a time: each is read by a process of its own, beside the training on that node
+_WINDOW = 2  # parts at a time; each is read by a separate process, next to the training on that node
 _RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
-    """Return a part of a local file as an array of bytes, which Ray does not copy. Runs on the node with the file."""
+    """Return a part of a local file as an array of bytes, which Ray does not copy. It runs on the node that has the file."""
     import numpy
 
     return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
@@ -43,7 +43,7 @@ def read_small(uris: Iterable[str]) -> list[bytes | None]:
 
 
 def local_path(uri: str) -> str:
-    """Return the path on the node that this runs on."""
+    """Return the path, with variables replaced, on the node that this runs on."""
     return place(uri).path
 
 
@@ -52,8 +52,8 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
 
     Raises:
         CheckpointLost: the node is gone, or no longer has the checkpoint.
-        CheckpointUnreachable: the node does not provide it now.
-        CheckpointError: what arrived is torn.
+        CheckpointUnreachable: the node does not answer at the moment.
+        CheckpointError: the files that arrived are damaged.
     """
     content, marker = _ask(uri, node, read_small, checkpoints.manifest_and_marker(uri))
     if content is None or marker is None:
@@ -121,11 +121,11 @@ def _wait(uri: str, node: str, reference: Any) -> Any:
             raise CheckpointLost(f"node {node[:8]} no longer has all of the checkpoint at {uri}: {why}") from error
         if _is_alive(node):
             raise CheckpointUnreachable(
-                f"the checkpoint at {uri} is on the disk of node {node[:8]}, which cannot be reached now: {why}"
+                f"the checkpoint at {uri} is on the disk of node {node[:8]}, which cannot be reached at the moment: {why}"
             ) from error
         raise CheckpointLost(
-            f"the checkpoint at {uri} was on the disk of node {node[:8]}, which is gone. Storage that every node reaches, a "
-            "shared directory or a URI, keeps checkpoints when a node is lost",
+            f"the checkpoint at {uri} was on the disk of node {node[:8]}, which is gone. To keep checkpoints when "
+            "a node is lost, use storage that every node can reach: a shared directory or a URI",
             node=node,
         ) from error
 

@@ -1,5 +1,5 @@
-"""Training code that was written for another library and runs here unchanged.
+"""Adapters for training code that was written for other libraries, so that it runs unchanged.
 
-`ray_compat`, `train_loop` and `datasets` have the interfaces of Ray Tune and Ray Train, `optuna_compat` Optuna's
-objectives, `class_form` classes with `setup` and `step`, and `forms` chooses between all of them.
+`ray_compat`, `train_loop` and `datasets` are for Ray Tune and Ray Train, `optuna_compat` is for Optuna's objectives,
+and `class_form` for classes with `setup` and `step`. `forms` chooses between all of them.
 """

@@ -7,9 +7,9 @@ class Digits:
     def load(self, folder: str): ...
     def cleanup(self): ...                # optional; also called when the trial is stopped
 
-`ray.tune.Trainable` classes work unchanged. Every rank has a separate object and calls all methods. What rank 0
-saves is the checkpoint, unless the class has ``save_on_every_rank = True``: then each rank's files, under different
-names, become part of it.
+`ray.tune.Trainable` classes work unchanged. Every rank has its own object and calls all methods. The files that rank 0
+saves are the checkpoint. If the class has ``save_on_every_rank = True``, the files of all ranks are, and must have
+different names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.trials.training import session
 
 
 class Steps(Protocol):
-    """An object of such a class, of either kind. `saves`: whether the class can save."""
+    """A running object of such a class. `saves`: whether the class can save."""
 
     saves: bool
 
@@ -82,7 +82,7 @@ class ClassForm:
 
         def save(folder: str) -> None:
             steps.save(folder)
-            if not keeps:  # also called if nothing is kept, since it may communicate with the other ranks
+            if not keeps:  # called even if no checkpoint is kept, because it may communicate with the other ranks
                 for entry in os.scandir(folder):
                     shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 
@@ -120,8 +120,7 @@ class _Own:
     def load(self, folder: str, iteration: int) -> None:
         if not hasattr(self._object, "load"):
             raise EntrypointError(
-                f"{type(self._object).__name__} has no load(folder): its trials cannot be paused, nor continue from a "
-                "checkpoint"
+                f"{type(self._object).__name__} has no load(folder), so its trials cannot be paused or continue from a checkpoint"
             )
         self._object.load(folder)
 

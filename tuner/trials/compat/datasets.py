@@ -11,10 +11,10 @@ from tuner.trials.training import session
 
 
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to send to other processes for a data set.
+    """Return data sets in a form that can be sent to other processes.
 
-    If the data set knows how it is made, that description is sent, else references to its blocks. Blocks live as long as the
-    process that made them, so an experiment with such data cannot be resumed by another process.
+    If a data set has a description of how it is made, the description is sent, else references to its blocks. Blocks
+    exist only as long as the process that made them, so another process cannot resume an experiment with such data.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():
@@ -79,7 +79,7 @@ class Shards:
         Shards._here = None
 
     def get(self, name: str | None) -> Any:
-        """Return this rank's part of a data set, by default of the only one.
+        """Return this rank's part of a data set. name: None if there is only one data set.
 
         Return None if the trial has no data sets at all.
         """
@@ -130,7 +130,7 @@ class Shards:
 def _check_room() -> None:
     """Raise TunerError if no node has a free CPU for the tasks of Ray Data.
 
-    Ray Data runs its tasks outside the worker groups, and would wait for ever.
+    Ray Data runs its tasks outside the worker groups, and would wait forever.
     """
     import ray
     from ray.util import placement_group_table

@@ -1,4 +1,4 @@
-"""Turn the different forms of training code into one: a function of the configuration."""
+"""Convert all forms of training code to a function of the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TrainFunction = Callable[[dict[str, Any]], Any]
 def as_function(trainable: Any) -> TrainFunction:
     """Return the training function of any form of training code, with or without parameters.
 
-    That is a function, a class with `setup` and `step`, a trainer of Ray Train, or an Optuna objective. Raise
+    The forms are a function, a class with `setup` and `step`, a trainer of Ray Train, and an Optuna objective. Raise
     EntrypointError for anything else.
     """
     if is_objective(trainable):
@@ -48,7 +48,7 @@ def as_function(trainable: Any) -> TrainFunction:
 
 
 _INSTEAD_OF = {
-    "ray.tune.tuner.Tuner": ": pass what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
+    "ray.tune.tuner.Tuner": ": pass its arguments, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
     "optuna.study.study.Study": ": pass the objective, tuner.run(objective, metric=..., mode=...); to learn from its finished "
     "trials, pass search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
 }

@@ -40,7 +40,7 @@ class _Hook(MetaPathFinder, Loader):
 
 
 def on_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` once this top-level module has been imported: at once, if it already is.
+    """Call `action` once this top-level module has been imported (immediately, if it already is).
 
     Return a function that cancels this.
     """

@@ -1,7 +1,7 @@
 """Optuna's objectives as training functions: `objective(trial)` runs unchanged, on one rank or on many.
 
 The driver answers `trial.suggest_*`, with the same value on every rank. `trial.report` is a report, `should_prune`
-returns what the scheduler decided at it, and the return value of the objective is its last report.
+returns the scheduler's decision at that report, and the return value of the objective is the last report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective as a function of the configuration, which contains the parameters of the search space, if there is one.
+    """An objective as a function of the configuration (the parameters of the search space, if there is one).
 
     `metrics` are the names under which its values are reported, in order.
     """
@@ -83,7 +83,7 @@ DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
 
 
 def _one_for_all_ranks() -> None:
-    """Make `TorchDistributedTrial(trial)` return one of our trials unchanged, as all ranks already have it."""
+    """Make `TorchDistributedTrial(trial)` return our trial unchanged, because all ranks already have it."""
     wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
 
     def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """Replaces Optuna's storage: what helpers of Optuna attach to a trial is kept with ours."""
+    """Replaces Optuna's storage: attributes that Optuna's helpers set are stored with our trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -107,11 +107,11 @@ class _Attributes:
         return dict(self._kept)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"there is no storage of Optuna's here, and so no {name}: trials are kept by tuner.run")
+        raise AttributeError(f"there is no Optuna storage here, so there is no {name}: tuner.run stores the trials")
 
 
 class Trial(optuna.trial.Trial):
-    """The `trial` of an objective. It derives from Optuna's class only for isinstance; everything is done here."""
+    """The `trial` of an objective. It derives from Optuna's class only for isinstance checks."""
 
     def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
         self._trial_id = here.context.trial_number
@@ -146,7 +146,7 @@ class Trial(optuna.trial.Trial):
         for choice in choices:
             if choice is not None and not isinstance(choice, bool | int | float | str):
                 raise EntrypointError(
-                    f"the choice {choice!r} of {name} cannot be stored: choose among its name, number or index instead"
+                    f"the choice {choice!r} of {name} cannot be stored: use names, numbers or indices as choices instead"
                 )
         return self._suggest(name, CategoricalDistribution(tuple(choices)))
 
@@ -165,8 +165,8 @@ class Trial(optuna.trial.Trial):
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
         """Report the value of a step.
 
-        A trial that is told to stop continues until the objective calls `should_prune`. `checkpoint` is as in
-        `tuner.report`; Optuna has nothing like it.
+        If the trial must stop, it continues until the objective calls `should_prune`. `checkpoint` is as in
+        `tuner.report`; Optuna has no such argument.
         """
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
@@ -195,7 +195,7 @@ class Trial(optuna.trial.Trial):
         self.note(key, value)
 
     def note(self, key: str, value: Any) -> None:
-        """Keep a value with the trial, among the `notes` of its result. Raise TypeError if it is not JSON."""
+        """Store a value with the trial, in the `notes` of its result. Raise TypeError if it is not JSON."""
         if self._session.context.world_rank == 0:
             driver_calls.here().note({key: _as_json(key, value)})
 

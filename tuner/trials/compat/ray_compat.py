@@ -2,10 +2,10 @@
 
 Two module-level variables of Ray decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
 `ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (and Ray Train, if its second version
-is switched off), and the functions of Ray Train, which Ray allows to be replaced. This module sets both to objects that pass
-everything on to the trial's `Session`. It also replaces two methods: `fit` of a trainer, which then runs its training function
-on the ranks that are there, and the constructor of the callback with which a trainer reports to Ray Tune. It imports nothing
-for this: each replacement is made once user code has imported the module of Ray.
+is switched off), and the functions of Ray Train, which Ray allows to be replaced. This module sets both to objects that
+pass all calls on to the trial's `Session`. It also replaces two methods: `fit` of a trainer, which then runs its
+training function on the existing ranks, and the constructor of the callback with which a trainer reports to Ray Tune.
+Nothing is imported for this: each replacement is made when user code has imported the Ray module.
 
 Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. `missing` in each checks the names against the
 installed Ray. The private attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and
@@ -48,9 +48,9 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""All private names of Ray's modules that are used. `missing` says which of them the installed Ray does not have."""
+"""All private names of Ray's modules that are used. `missing` lists those that the installed Ray does not have."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
-"""Private attributes of a `ray.tune.Trainable` that its `restore` sets, the number of steps first."""
+"""Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
@@ -66,7 +66,7 @@ class Finished(BaseException):
 
 
 def missing() -> list[str]:
-    """Return which of the names in `PRIVATE` the installed Ray does not have any more, as messages."""
+    """Return a message for each name in `PRIVATE` that the installed Ray does not have."""
     found = []
     for module, names in PRIVATE.items():
         try:
@@ -81,14 +81,14 @@ def missing() -> list[str]:
 def this_machine() -> dict[str, float] | None:
     """Return the CPUs and GPUs that Ray would detect on this machine, by its own rules.
 
-    Return None if this version of Ray cannot be asked.
+    Return None if this version of Ray does not provide that.
     """
     try:
         found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
         found.resolve(is_head=True)
         return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
     except Exception:  # in another version it may be elsewhere, or have another signature
-        log.debug("cannot find out what a Ray started here would find", exc_info=True)
+        log.debug("cannot find out which resources Ray would detect here", exc_info=True)
         return None
 
 
@@ -107,9 +107,9 @@ def _missing_of_tune() -> list[str]:
     except NotHere as error:
         return [*found, str(error)]
     if whole != (function, {"data": 1}):
-        found.append("what ray.tune.with_parameters wraps is not found")
+        found.append("cannot find what ray.tune.with_parameters wraps")
     if without_resources(tune.with_resources(function, {"cpu": 1}))[1] is None:
-        found.append("what ray.tune.with_resources asks for is not found")
+        found.append("cannot find the resources of ray.tune.with_resources")
     return found
 
 
@@ -151,7 +151,7 @@ def install(session: Session) -> Callable[[], None]:
 
 
 def _load_lazily() -> None:
-    """Provide `ray.train.torch` without an import: in Ray's own workers it has always been imported."""
+    """Provide `ray.train.torch` without an import, because in Ray's own workers it is always imported."""
     package = sys.modules["ray.train"]
 
     def get(name: str) -> Any:
@@ -171,10 +171,10 @@ def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], N
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
-    """Run the training function of a trainer on the trial's own ranks; takes the place of `trainer.fit()`.
+    """Run the training function of a trainer on the trial's own ranks. It replaces `trainer.fit()`.
 
-    Return a `ray.train.Result`. Its `checkpoint` is None, as reported checkpoints belong to the trial. Raise NotHere
-    if the trainer asks for other workers than there are.
+    Return a `ray.train.Result`. Its `checkpoint` is None, because reported checkpoints belong to the trial. Raise
+    NotHere if the trainer asks for other workers than the trial has.
     """
     from ray.train import Result
 
@@ -195,7 +195,7 @@ def _fit(trainer: Any, trial: Trial) -> Any:
 
 
 class Trial:
-    """The functions that both interfaces of Ray need from a trial, in our terms."""
+    """The functions of a trial that both interfaces of Ray need."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -233,14 +233,14 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out metrics that are not numbers, as Ray accepts anything, and name each once."""
+        """Leave out metrics that are not numbers, which Ray accepts, and print the name of each once."""
         return numbers(metrics, self._told, self.session.objective)
 
 
 def _copy(checkpoint: Any) -> str:
-    """Copy the files to a directory of our own.
+    """Copy the files to a new directory.
 
-    Ray leaves the user's directory where it is, and several ranks may share it.
+    Ray does not move the user's directory, and several ranks may share it.
     """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint.to_directory()
@@ -253,9 +253,9 @@ def _copy(checkpoint: Any) -> str:
 
 
 class TuneSession:
-    """Takes the place of Ray Tune's session.
+    """Replaces Ray Tune's session.
 
-    The world rank is a number, since None would mean that `ray.train.report` must raise.
+    The world rank is a number, because with None `ray.train.report` would raise an error.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -299,7 +299,7 @@ class TuneSession:
 
 
 class TrainFunctions:
-    """Takes the place of Ray Train's own functions (`TrainFnUtils`)."""
+    """Replaces Ray Train's own functions (`TrainFnUtils`)."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -317,7 +317,7 @@ class TrainFunctions:
     ) -> None:
         """Report metrics and a checkpoint.
 
-        Options about uploading are ignored: our upload runs in the background and names its own directories.
+        Options for uploading are ignored, because our upload runs in the background and chooses its own directories.
         """
         if validation:
             raise NotHere("ray.train.report(validation=...) needs Ray's own controller; report the value yourself")
@@ -343,7 +343,7 @@ class TrainFunctions:
         return self._context
 
     def get_preemption_info(self) -> None:
-        """Return None: the driver restarts a preempted group, and ranks are not told before."""
+        """Return None, because ranks are not told before a preemption; the driver restarts the group."""
 
     def is_distributed(self) -> bool:
         return True
@@ -421,8 +421,8 @@ def _torch_distributed(name: str) -> Any:
 class RayTrainable:
     """A `ray.tune.Trainable` in a trial: its own `train` counts and calls `step`.
 
-    Each segment has a new object: `setup` with the present configuration, then `load_checkpoint`. `reset_config` is
-    for objects that are used again, which ours never are.
+    Each segment has a new object: `setup` with the current configuration, then `load_checkpoint`. `reset_config` is
+    never called, because objects are not reused.
     """
 
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
@@ -492,7 +492,7 @@ def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return what `ray.tune.with_parameters` wrapped, and the objects it was given.
+    """Return the trainable that `ray.tune.with_parameters` wrapped, and its objects.
 
     Return None for anything else.
     """
@@ -510,15 +510,15 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
             return (layers[at + 1] if isinstance(layer, type) else inside["trainable"]), objects
         except (KeyError, AttributeError) as error:
             raise NotHere(
-                f"this Ray's tune.with_parameters is built differently ({error} is gone): use tuner.with_parameters"
+                f"this version of Ray has another tune.with_parameters ({error} does not exist): use tuner.with_parameters"
             ) from error
     return None
 
 
 def without_resources(trainable: Any) -> tuple[Any, Any]:
-    """Return the trainable, and the resources that `ray.tune.with_resources` or the class itself asks for.
+    """Return the trainable, and the resources that `ray.tune.with_resources` or the class itself requests.
 
-    The resources are None if nothing is asked for.
+    The resources are None if none are requested.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

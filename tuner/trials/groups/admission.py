@@ -1,12 +1,12 @@
 """Decide which segment gets a worker group next, and which running segments should make room for others.
 
-`fair_share` has the rule. Here it is applied to the segments that wait and to the groups that have room. Nothing here asks
-Ray, waits or starts anything: the pool carries out what is decided.
+`fair_share` has the rule. This module applies it to the segments that wait and the groups that hold resources. It does
+not call Ray, wait or start anything: the pool carries out the decisions.
 
 A segment first waits in the queue of its experiment. Once it is *admitted*, it may use a warm group or ask Ray for a new
-one. Only groups that fit, as far as is known, are admitted, so they do not hold back each other in Ray. If others use the
-cluster too, a placement group may still have to wait in Ray. Such a group is *pending*, and what it needs is not kept from
-others until it has waited for long.
+one. Only groups that seem to fit are admitted, so that they do not block each other in Ray. If others use the cluster
+too, a placement group may still have to wait in Ray. Such a group is *pending*; its resources are reserved only after
+it has waited for long.
 """
 
 from __future__ import annotations
@@ -22,33 +22,31 @@ from tuner.trials.groups.group import Group, Key, demand, group_key
 from tuner.trials.messages.launch import Launch
 
 RESERVE_AFTER_S = 30.0
-"""Seconds that a group waits for room before what is free on its nodes is kept for it."""
+"""Seconds that a group waits before free resources are reserved for it."""
 SLICE_S = 5.0
-"""Seconds that an experiment may use a warm group before others get its room. New processes would take seconds to start."""
+"""Seconds for which an experiment may keep using a warm group while others wait. New processes take seconds to start."""
 PREEMPT_AFTER_S = 20.0
-"""Seconds that a group runs at least before it has to make room for another experiment."""
-_YIELD_AGAIN_S = (
-    5.0  # a group that was asked to make room, and is not seen to be ending, is asked again after this time
-)
-_PENDING_S = 2.0  # a group that Ray has not placed for so long is pending: others use the cluster
+"""Minimum seconds that a group runs before it has to make room for another experiment."""
+_YIELD_AGAIN_S = 5.0  # seconds until a group is asked to make room again if it has not begun to end
+_PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The priority and the weight of an experiment, see `fair_share`."""
+    """The priority and the weight of an experiment; see `fair_share`."""
 
     priority: int = 0
     weight: float = 1.0
 
 
 def ordinary(experiment: str) -> Standing:
-    """Return the standing of an experiment for which none is given."""
+    """Return the default standing of an experiment."""
     return Standing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGroup:
-    """A group that has room now. segment_id: the segment that it is for. nodes: one for each worker."""
+    """A group that holds resources. segment_id: its segment. nodes: one for each worker."""
 
     experiment: str
     trial: str
@@ -60,7 +58,7 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """A group that waits. They are listed in the order in which they will be served; `reason` says for what it waits."""
+    """A group that waits. Lists of them are in the order of the queue. `reason` says what it waits for."""
 
     experiment: str
     trial: str
@@ -97,21 +95,21 @@ class Waiter:
 
     @property
     def reuses(self) -> bool:
-        """Return whether it may use the processes of an earlier trial."""
+        """Return whether it may reuse the processes of an earlier trial."""
         return self.launch.scaling.reuse_workers
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has found no room for it although there should be some."""
+        """Return whether Ray has not placed it although it should fit."""
         return self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
 
 
 class Admission:
-    """The segments that wait for a group, the groups that have room, and the shares of their experiments.
+    """The segments that wait for a group, the groups that hold resources, and the shares of their experiments.
 
     Args:
         autoscaling: the cluster may still grow, so a group that does not fit is admitted.
-        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
-        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+        reserve_after_s: seconds that a group waits before free resources are reserved for it.
+        preempt_after_s: minimum seconds that a group runs before it has to make room for another experiment.
         standing: returns the priority and the weight of an experiment.
     """
 
@@ -144,15 +142,15 @@ class Admission:
         self._queues.setdefault(waiter.experiment, deque()).append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """Forget a segment that has got its group, or that gives up."""
+        """Remove a segment that has got its group or has given up."""
         self._leave_queue(waiter)
         self.admitted.pop(waiter, None)
         self._shares.release(waiter, time.monotonic())
 
     def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
-        """Return the waiter that is next, and the nodes on which it gets its room. A pending one was admitted before.
+        """Return the next waiter, and the nodes for its group. A pending waiter was admitted before.
 
-        idle: the groups that nobody uses, the newest first.
+        idle: idle groups, newest first.
         """
         heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
         for waiter in heads.values():
@@ -179,26 +177,26 @@ class Admission:
         return (first if claim.pending else heads)[claim.experiment], at
 
     def admit(self, waiter: Waiter, at: tuple[str, ...], now: float) -> None:
-        """Note that it is the turn of a segment, and on which nodes it should find room."""
+        """Record that a segment was admitted, and the nodes on which its group should fit."""
         self._leave_queue(waiter)
         waiter.admitted_at, waiter.at = now, at
 
     def ask_ray(self, waiter: Waiter, now: float) -> None:
-        """Note that an admitted segment has no warm group, and asks Ray for a new one."""
+        """Record that an admitted segment has no warm group and asks Ray for a new one."""
         self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         self.admitted[waiter] = None
 
     def any_pending(self, now: float) -> bool:
-        """Return whether Ray has found no room for a group although there should be some."""
+        """Return whether any group is pending."""
         return any(waiter.pending(now) for waiter in self.admitted)
 
     def why(self, waiter: Waiter) -> str:
-        """Return in words what a segment waits for."""
+        """Return what a segment waits for, in words."""
         if (reserving := self._reserving(waiter)) is not None:
-            return f"waits until {demand(reserving.launch)}, asked for earlier, has found room"
+            return f"waits until an earlier request for {demand(reserving.launch)} is placed"
         holders = {holding.experiment for holding in self._shares.holdings.values()}
         others = len((holders | self._queues.keys()) - {waiter.experiment})
-        what = f"waits for room for {demand(waiter.launch)}"
+        what = f"waits for {demand(waiter.launch)}"
         if not others:
             return what
         return f"{what}, which {others} other experiment{'s share' if others > 1 else ' shares'}"
@@ -222,7 +220,7 @@ class Admission:
         )
 
     def _reserving(self, waiter: Waiter) -> Waiter | None:
-        """Return the waiter for which room is kept that this one could use, or None."""
+        """Return the waiter whose reservation blocks this one, or None."""
         if self._shares.room.place(waiter.gang) is None:
             return None
         now = time.monotonic()
@@ -232,7 +230,7 @@ class Admission:
     # Those that have room
 
     def give(self, group: Group, waiter: Waiter) -> None:
-        """Note that the segment uses the group from now on."""
+        """Record that a segment uses a group from now on."""
         now = time.monotonic()
         if group.experiment != waiter.experiment:
             group.experiment, group.turn_began = waiter.experiment, now
@@ -241,23 +239,23 @@ class Admission:
         self.launches[group], group.held_since = waiter.launch, now
 
     def give_again(self, group: Group, launch: Launch) -> None:
-        """Note that another segment of the experiment that has used the group last uses it from now on."""
+        """Record that another segment of the same experiment uses the group from now on."""
         self.launches[group], group.held_since = launch, time.monotonic()
 
     def finish(self, group: Group) -> None:
-        """Note that the segment of a group has ended. The experiment holds its room until `free` is called."""
+        """Record that the segment of a group has ended. The experiment holds its resources until `free` is called."""
         self.launches.pop(group, None)
         self._yielding.pop(group, None)
 
     def free(self, group: Group) -> None:
-        """Note that the experiment of a group does not hold its room any more."""
+        """Record that the experiment of a group no longer holds its resources."""
         self._shares.release(group, time.monotonic())
 
     def keeps_turn(self, group: Group) -> bool:
-        """Return whether the experiment that has just used the group may have it once more, if it asks soon.
+        """Return whether the experiment that has just used the group may use it again, if it asks soon.
 
-        It may if all others that wait are of lower priority. It may for `SLICE_S` if none is of higher priority, and their
-        processes would have to be started anew.
+        It may if all other waiting experiments have a lower priority. It may for `SLICE_S` seconds if none has a higher
+        priority and they would need new processes.
         """
         heads = [queue[0] for queue in self._queues.values()]
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
@@ -269,11 +267,11 @@ class Admission:
         return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end, each with the experiment that gets their room, and its priority.
+        """Return the segments that should end, each with the experiment that gets the resources, and its priority.
 
-        may_end: returns whether a segment can end without losing work, and is not ending yet. A segment that is returned counts
-        as ending from then on. It may go on nevertheless, for example because a user has resumed its experiment in between. If
-        it could be ended once more after `_YIELD_AGAIN_S`, it is returned again.
+        may_end: returns whether a segment can end without losing work and is not ending yet. A returned segment counts
+            as ending. If it continues nevertheless, for example because a user has resumed its experiment in between,
+            and may end after `_YIELD_AGAIN_S`, it is returned again.
         """
         now = time.monotonic()
         heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
@@ -320,11 +318,11 @@ class Admission:
         return bool(self._shares.room.total)
 
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
-        """Say what the living nodes have, and what others use of that."""
+        """Set the resources of the living nodes, and what others use of them."""
         self._shares.set_nodes(nodes, elsewhere)
 
     def forget(self, experiment: str) -> None:
-        """Forget what an experiment has used, because it has ended."""
+        """Forget the usage of an experiment that has ended."""
         self._shares.forget(experiment)
 
     def share(self, experiment: str) -> float:
@@ -334,7 +332,7 @@ class Admission:
     # What users see
 
     def held(self) -> list[HeldGroup]:
-        """Return the groups that are used now, the oldest first."""
+        """Return the groups in use, oldest first."""
         holdings = ((launch, self._shares.holdings.get(group)) for group, launch in self.launches.items())
         found = [
             HeldGroup(
@@ -351,7 +349,7 @@ class Admission:
         return sorted(found, key=lambda one: one.since)
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the groups that wait: those that Ray has to place first, then the others in the order of their turns."""
+        """Return the waiting groups: first those that Ray has to place, then the others in the order of the queue."""
         now = time.monotonic()
         claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
         rounds = [list(self._queues[claim.experiment]) for claim in claims]
@@ -384,9 +382,9 @@ def used_elsewhere(
     """Return the CPUs and GPUs that others use.
 
     Args:
-        nodes: what each node has.
-        free: what is free on all nodes together.
-        ours: the key of each group of ours that has room.
+        nodes: the resources of each node.
+        free: the free resources of all nodes together.
+        ours: the keys of our groups that hold resources.
     """
     used: dict[str, float] = {}
     for resources in nodes.values():

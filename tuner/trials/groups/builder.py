@@ -1,4 +1,4 @@
-"""Build worker groups, and end them: a placement group of Ray's, and a process for each of its bundles."""
+"""Build and end worker groups: a Ray placement group, and a process for each of its bundles."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tuner.trials.runtime.ray_rank import RayRank
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
-"""A group that waits no longer for its room is not reported as waiting."""
+"""Seconds after which a group that has not been placed is reported as waiting."""
 
 
 class GroupBuilder:
     """Builds groups, ends them, and runs functions on their nodes.
 
     Args:
-        driver: the actor that ranks report to.
+        driver: the actor to which ranks report.
         name: placement groups are named {name}/{number}, which shows who owns them.
         autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
         report_address: where the driver listens for reports; None if they can only go through Ray.
-        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        idle: returns an idle group that may be ended to make room for one that is being built, or None.
+        log_limit: how much of each log the ranks send to the driver; None: nothing.
+        idle: returns an idle group that may be ended to make room for a new one, or None.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class GroupBuilder:
         """The number of groups that are being ended. Ray may still count their resources as used."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
-        """Build a new group. If that fails or is cancelled, end what has been started.
+        """Build a new group. If that fails or is cancelled, end everything that was started.
 
         Args:
-            launch: what the group is for.
+            launch: the launch that needs the group.
             key: the kind of the group.
-            waiting: is told in words for what the group waits, if it waits for long.
-            placed: is set once the group has its room and only its processes have to start.
+            waiting: called with the reason, in words, if the group waits for long.
+            placed: set once the group has its resources and only its processes have to start.
         """
         group = await self._reserve(launch, key)
         hellos: asyncio.Future[list[Any]] | None = None
@@ -104,7 +104,7 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the cluster could hold the group if it were empty.
 
-        A group like one that has been placed before is accepted: if it does not fit, a node is missing, and may come back.
+        If a group of this kind was placed before, it is accepted: a node may be missing and come back.
 
         Raises:
             PlacementError: the cluster can never hold it.
@@ -119,7 +119,7 @@ class GroupBuilder:
         return task
 
     def track(self, task: asyncio.Future[Any]) -> None:
-        """Let `settle` wait for a task."""
+        """Make `settle` wait for a task."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -146,7 +146,7 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the cluster could not hold this group even if it were empty; None if it could, or may grow."""
+        """Return why the group would not fit on the empty cluster; None if it would, or if the cluster may grow."""
         found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
         return found
 
@@ -168,7 +168,7 @@ class GroupBuilder:
             )
 
     async def _reserve(self, launch: Launch, key: Key) -> Group:
-        """Ask for a placement group. If this is cancelled, a placement group already asked for is returned."""
+        """Request a placement group. If this is cancelled, release it again."""
         scaling = launch.scaling
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
@@ -205,19 +205,19 @@ class GroupBuilder:
             if not told and time.monotonic() >= begun + min(PATIENCE_S, limit):
                 told = True
                 reason = await self._lacking(launch)
-                waiting(f"waits for room for {demand(launch)}" + (f": {reason}" if reason else ""))
+                waiting(f"waits for {demand(launch)}" + (f": {reason}" if reason else ""))
             if time.monotonic() >= deadline:
                 if reason := await self._lacking(launch):
                     raise PlacementError(
                         f"this cluster can no longer run {demand(launch)}: {reason}, for {limit:g} s now"
                     )
-                raise NoRoom(f"there was no room for {demand(launch)} within {limit:g} s")
+                raise NoRoom(f"no resources became free for {demand(launch)} within {limit:g} s")
             pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
 
     # Ending
 
     async def _end(self, group: Group) -> None:
-        """Kill the processes, return the placement group, and make sure that nothing is left of them."""
+        """Kill the processes, remove the placement group, and make sure that both are gone."""
         self.ending += 1
         try:
             for actor in group.actors:
@@ -245,10 +245,10 @@ class GroupBuilder:
 
 
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
-    """Return why workers did not start.
+    """Return the error for workers that did not start.
 
-    If a runtime_env or a constructor failed, it would fail again. After the loss of a process or a node, another attempt
-    may succeed.
+    A failed runtime_env or constructor would fail again. After the loss of a process or a node, another attempt may
+    succeed.
     """
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):

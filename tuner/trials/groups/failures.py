@@ -1,4 +1,4 @@
-"""Turn what Ray and the ranks say about a failure into a cause and a message for people."""
+"""Find the cause of a failure, and word a message, from the errors of Ray and of the ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Findings:
 
 
 def from_error(error: RankError, place: Placed) -> Failure:
-    """Return the failure of a rank that raised an exception or reported a failure of its own."""
+    """Return the failure of a rank that raised an exception or reported a failure."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
     kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
     return Failure(
@@ -54,15 +54,15 @@ def from_error(error: RankError, place: Placed) -> Failure:
 def uneven(results: Mapping[int, RankResult]) -> str:
     """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
-    Ranks that follow a verdict all leave at the same report. So the counts are equal, however the segment ended, if
-    training code reports equally often on all ranks. If rank 0's only report is the return value of its function, the
-    other ranks need not return anything.
+    Ranks that follow a verdict all leave at the same report. So if training code reports equally often on all ranks,
+    the counts are equal at every end of a segment. If rank 0's only report is the return value of its function, the
+    other ranks may return nothing.
     """
     even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
     others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
     if not others:
         return ""
-    more = f" and {len(others) - _SHOWN} more ranks that differ" if len(others) > _SHOWN else ""
+    more = f" and {len(others) - _SHOWN} more ranks with other counts" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
     made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report equally often"
@@ -74,7 +74,7 @@ _SHOWN = 8
 def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
     """Return the failure of a rank whose process ended without an answer.
 
-    The cause is found from what Ray says and from what the process left in its log.
+    The cause is found from Ray's error and from the process's log.
     """
     kind, cause, message = _why(str(error), error, oom_kills_before, found)
     return Failure(
@@ -90,7 +90,7 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
 
 
 def _last_words(place: Placed, message: str, found: Findings) -> str:
-    """Return a text to show in place of a traceback, which a process that dies does not leave."""
+    """Return a text in place of a traceback for a process that died without one."""
     lines = found.log_tail.splitlines()[-_LAST_LINES:]
     silent = "it printed nothing" if found.node_alive else "its log cannot be read"
     said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
@@ -107,7 +107,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
     if type(error).__name__ == "ActorUnavailableError":  # the rest of Ray's text may be about any process
-        return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer is lost"
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer was lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
     if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
@@ -131,7 +131,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
             return "user", "exit", f"the process ended with exit code {error.status}"
         return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
     if "unexpectedly exits" in lower or "worker process has died" in lower:
-        return "user", "signal", "the process was killed by a signal that leaves no trace, most likely SIGKILL"
+        return "user", "signal", "the process was killed by a signal that left no trace, most likely SIGKILL"
     return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"
 
 

@@ -1,18 +1,19 @@
 """Decide which experiment gets the next worker group of a shared cluster. Pure: no clock, no Ray.
 
-The rule is dominant resource fairness with a memory:
+The rule is dominant resource fairness with decaying usage:
 
 - The *dominant share* of an experiment is the largest fraction of any resource of the cluster that its groups hold
   (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011).
-- Its *usage* is the dominant share that it held on average lately. The average decays with a half-life, as the usage in
-  Slurm's multifactor priority and in Kueue's admission fair sharing does. So experiments that cannot all run at once
-  take turns, and one that was idle for long does not save up credit without end.
-- Its *level* is what the usage will be once its present groups have ended, if they run as long as its earlier ones,
-  divided by its weight. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the same way.
-- Of the experiments that wait, those of the highest priority come first; among them, the one with the lowest level.
-- A group is placed whole or not at all. One that does not fit is passed by, until it has waited for `reserve_after_s`.
-  From then on it has a reservation: what is free on the nodes that it will get is given to nobody else.
-- An experiment that holds nothing and has waited for `STARVED_S` comes before all priorities, for one group.
+- Its *usage* is its recent average dominant share. The average decays with a half-life, like the usage in Slurm's
+  multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
+  one that was idle for long does not accumulate unlimited credit.
+- Its *level* is its expected usage at the end of its current groups (if they run as long as its earlier ones), divided
+  by its weight. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the same way.
+- Among waiting experiments, those of the highest priority come first; among these, the one with the lowest level.
+- A group is placed as a whole or not at all. A group that does not fit is skipped until it has waited for
+  `reserve_after_s`. From then on it has a reservation: free resources on the nodes that it will use are kept for it.
+- An experiment that holds nothing and has waited for `STARVED_S` is served first, regardless of priorities, with one
+  group.
 
 `docs/sharing.md` explains this to users.
 """
@@ -25,13 +26,13 @@ from dataclasses import dataclass, field
 from tuner.domain.experiment import Scaling
 
 HALF_LIFE_S = 3600.0
-"""Seconds after which past usage counts half."""
+"""The half-life of past usage, in seconds."""
 
 STARVED_S = 600.0
-"""Seconds after which a waiting experiment without any group comes before those of higher priority."""
+"""Seconds after which a waiting experiment without any group is served before those of higher priority."""
 
 EQUAL_AFTER_S = 60.0
-"""Seconds after which a waiting experiment without any group gets room from one of equal priority above its share."""
+"""Seconds after which a waiting experiment without any group preempts one of equal priority with a larger share."""
 
 _SHORT_S = 1.0  # shorter groups count as if they took this long
 
@@ -59,10 +60,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The group of an experiment that has waited longest.
+    """The group of an experiment that has waited longest. It claims resources.
 
-    since: when it was asked for. pending: it was granted already, and Ray has not found room for it, because
-    something else uses the cluster.
+    since: when it was requested. pending: it was granted already, but Ray has not placed it, because something else
+        uses the cluster.
     """
 
     experiment: str
@@ -74,7 +75,7 @@ class Claim:
 
 
 class Room:
-    """The free resources of each node, and all that each node has. elsewhere: what others use, on nodes that are not known."""
+    """The free and the total resources of each node. elsewhere: the use by others, on unknown nodes."""
 
     def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
         self.total = {node: dict(resources) for node, resources in nodes.items()}
@@ -82,14 +83,14 @@ class Room:
         self.elsewhere = dict(elsewhere or {})
 
     def copy(self) -> Room:
-        """Return a room that can be changed without changing this one."""
+        """Return an independent copy."""
         other = Room({}, self.elsewhere)
         other.total = self.total
         other.free = {node: dict(resources) for node, resources in self.free.items()}
         return other
 
     def sums(self) -> dict[str, float]:
-        """Return what all nodes have together."""
+        """Return the total resources of all nodes."""
         sums: dict[str, float] = {}
         for resources in self.total.values():
             for name, amount in resources.items():
@@ -97,7 +98,7 @@ class Room:
         return sums
 
     def place(self, gang: Gang) -> tuple[str, ...] | None:
-        """Return a node for each worker, or None if the gang does not fit into what is free."""
+        """Return a node for each worker, or None if the gang does not fit into the free resources."""
         for name, amount in gang.total().items():
             used = self.elsewhere.get(name, 0.0)
             if used > _TINY and sum(node.get(name, 0.0) for node in self.free.values()) - used < amount - _TINY:
@@ -105,11 +106,11 @@ class Room:
         return _placed(gang, self.free)
 
     def holds(self, gang: Gang) -> bool:
-        """Return whether the gang would fit if nothing else ran."""
+        """Return whether the gang would fit on the empty cluster."""
         return _placed(gang, self.total) is not None
 
     def fits_at(self, gang: Gang, nodes: Sequence[str]) -> bool:
-        """Return whether what is free on these nodes is enough for the gang."""
+        """Return whether the gang fits into the free resources of these nodes."""
         for node in set(nodes):
             free, workers = self.free.get(node, {}), nodes.count(node)
             if any(free.get(name, 0.0) < amount * workers - _TINY for name, amount in gang.bundle):
@@ -117,7 +118,7 @@ class Room:
         return True
 
     def take(self, gang: Gang, nodes: Iterable[str], times: int = 1) -> None:
-        """Subtract what the gang holds on these nodes; with times=-1 give it back. Unknown nodes are ignored."""
+        """Subtract the resources of the gang on these nodes; with times=-1, add them back. Unknown nodes are ignored."""
         for node in nodes:
             free = self.free.get(node)
             if free is not None:
@@ -127,7 +128,7 @@ class Room:
     def reserve(self, gang: Gang) -> None:
         """Reserve the free resources of the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
 
-        These are the nodes where the least is missing.
+        These are the nodes that lack the least.
         """
         wanted = _placed(gang, self.total, self.free)
         for node in wanted or ():
@@ -140,7 +141,7 @@ class Room:
 def _placed(
     gang: Gang, room: Mapping[str, Resources], prefer: Mapping[str, Resources] | None = None
 ) -> tuple[str, ...] | None:
-    """Place the workers on nodes with this much room. prefer: take the nodes that have more of this first."""
+    """Place the workers on nodes with these resources. prefer: use nodes first that have more of these."""
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
     nodes = sorted((node for node, count in counts.items() if count), key=lambda node: (-first.get(node, 0), node))
@@ -178,7 +179,7 @@ def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A group that could end to make room. name: of its segment. ending: it has been asked to."""
+    """A group that could end to make room. name: its segment. ending: whether it has been asked to."""
 
     name: str
     experiment: str
@@ -191,7 +192,7 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return as few of the candidates as make room for the gang, the first ones if possible; None if all are not enough."""
+    """Return the smallest set of candidates that makes room for the gang, preferring early ones; None if all are not enough."""
     room, chosen = room.copy(), list[Running]()
     for one in candidates:
         room.take(one.gang, one.nodes, -1)
@@ -215,12 +216,12 @@ class _Account:
     groups: int = 0
     used: float = 0.0  # the moving average of the share
     at: float = 0.0
-    mean_s: float | None = None  # how long its groups were held, the newest counting most
+    mean_s: float | None = None  # moving average of the time that its groups were held
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A group that has room. nodes: one for each worker."""
+    """A group that holds resources. nodes: one for each worker."""
 
     experiment: str
     gang: Gang
@@ -239,14 +240,14 @@ class Shares:
         self.holdings: dict[Hashable, Holding] = {}
 
     def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
-        """Say what the living nodes have, and what others use of that."""
+        """Set the resources of the living nodes, and what others use of them."""
         self.room = Room(nodes, elsewhere)
         self._sums = self.room.sums()
         for holding in self.holdings.values():
             self.room.take(holding.gang, holding.nodes)
 
     def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
-        """Note that a group of an experiment has room on these nodes. `token` names it for `release`."""
+        """Record that a group of an experiment holds resources on these nodes. `token` identifies it for `release`."""
         self.holdings[token] = Holding(experiment, gang, tuple(nodes), now)
         self.room.take(gang, nodes)
         account = self._advance(experiment, now)
@@ -255,7 +256,7 @@ class Shares:
             account.held[name] = account.held.get(name, 0.0) + amount
 
     def release(self, token: Hashable, now: float) -> None:
-        """Take back what `hold` noted. An unknown token is ignored."""
+        """Undo `hold`. An unknown token is ignored."""
         holding = self.holdings.pop(token, None)
         if holding is None:
             return
@@ -272,16 +273,16 @@ class Shares:
     def make_room(
         self, claims: Iterable[Claim], running: Collection[Running], now: float, *, after_s: float = EQUAL_AFTER_S
     ) -> tuple[Claim, list[Running]] | None:
-        """Return the first claim for which groups of other experiments should end, and those groups.
+        """Return the first claim for which groups of other experiments should end, with these groups; None if there is none.
 
-        Groups of a lower priority end for one of a higher priority. Of equal priority, a group ends only for an experiment
-        that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger share after that.
-        Of the groups that may end, those of the lowest priority come first, then those of the highest level, then the
-        newest. No more end than have to.
+        Groups of a lower priority end for a claim of a higher priority. At equal priority, a group ends only for an
+        experiment that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger
+        share afterwards. Groups of the lowest priority end first, then those of the highest level, then the newest. No
+        more groups end than necessary.
 
         Args:
-            claims: what waits. A claim that fits, or that would not fit even if other groups ended, is skipped.
-            running: the groups that can be ended without losing work. Those that are ending already have `ending` set.
+            claims: the waiting claims. A claim that fits, or that would not fit even if other groups ended, is skipped.
+            running: groups that can end without losing work. Those that are ending already have `ending` set.
             now: the time.
             after_s: see above.
         """
@@ -309,7 +310,7 @@ class Shares:
         return left >= self.share_of(claim.gang) / claim.weight - _TINY
 
     def forget(self, experiment: str) -> None:
-        """Forget what an experiment has used, because it has ended."""
+        """Forget the usage of an experiment that has ended."""
         if experiment in self._accounts and not self._accounts[experiment].groups:
             del self._accounts[experiment]
 
@@ -328,7 +329,7 @@ class Shares:
         return self._share(gang.total())
 
     def level(self, experiment: str, weight: float, now: float) -> float:
-        """Return what the usage will be once the present groups have ended, divided by the weight."""
+        """Return the expected usage at the end of the current groups, divided by the weight."""
         if experiment not in self._accounts:
             return 0.0
         account = self._advance(experiment, now)
@@ -347,15 +348,15 @@ class Shares:
         reserve_after_s: float,
         warm: Mapping[str, Sequence[Sequence[str]]] | None = None,
     ) -> tuple[Claim, tuple[str, ...]] | None:
-        """Return the claim that is served next, and a node for each of its workers; None if none can be served.
+        """Return the next claim to serve, and a node for each of its workers; None if none can be served.
 
-        A pending claim is served only with an idle group, as Ray already looks for room for a new one.
+        A pending claim is served only with an idle group, because Ray is already trying to place a new one.
 
         Args:
-            claims: at most one for each experiment, beside a pending one.
+            claims: at most one for each experiment, plus a pending one.
             now: the time.
-            reserve_after_s: how long a claim waits before it gets a reservation.
-            warm: experiment -> the nodes of idle groups that its claim can use. Those are taken first.
+            reserve_after_s: seconds that a claim waits before it gets a reservation.
+            warm: experiment -> nodes of idle groups that its claim can use. They are used first.
         """
         room = self.room
         held_back = {claim.experiment for claim in claims if claim.pending}

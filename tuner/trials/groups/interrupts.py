@@ -16,7 +16,7 @@ _AGAIN_S = 0.2  # seconds between two attempts to reach a rank
 
 
 class Interrupts:
-    """Interrupts segments, in rounds, until a round has reached all ranks."""
+    """Interrupts segments. It repeats rounds until one has reached all ranks."""
 
     def __init__(self) -> None:
         self._releases: set[asyncio.Task[None]] = set()
@@ -24,8 +24,8 @@ class Interrupts:
     async def interrupt(self, run: SegmentRun) -> None:
         """Find the next report that no rank has begun, and make it a milestone of all ranks.
 
-        No rank ends a hold by itself. So every round ends with a release of all ranks: with the milestone if all have
-        answered, without one if not. Then the next round begins, unless the segment has ended.
+        A rank never ends a hold by itself, so every round ends with a release of all ranks: with the milestone if all
+        have answered, else without one. In that case the next round begins, unless the segment has ended.
         """
         while run.training and run.group is not None:
             actors, interrupt = run.group.actors, secrets.token_hex(8)
@@ -54,7 +54,7 @@ class Interrupts:
 async def _hold(run: SegmentRun, actors: list[Any], interrupt: str) -> int | None:
     """Hold all ranks and return the next report that none has begun.
 
-    Return None if some rank is not running this segment any more.
+    Return None if some rank is no longer running this segment.
     """
     counts = await asyncio.gather(*(answer(actor.hold.remote(run.launch.segment_id, interrupt)) for actor in actors))
     known = [count for count in counts if count is not None]

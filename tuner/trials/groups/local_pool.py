@@ -1,7 +1,7 @@
 """Find the process for a segment on this machine, without Ray: a warm one, one that was started ahead, or a new one.
 
-It takes the place of `tuner.trials.groups.pool` for the local executor. A group is one process here. CPUs are counted, not
-enforced; a segment that asks for more than is free waits.
+It replaces `tuner.trials.groups.pool` for the local executor. A group is one process here. CPUs are counted, not
+enforced; a segment waits if it needs more CPUs than are free.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tuner.usercode.pickling import dumps
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 0.5  # a wait that takes no longer is not reported as waiting
+_PATIENCE_S = 0.5  # seconds after which a wait is reported as waiting
 _HELPERS = 2  # processes for model fits and heavy searchers
 MEMORY = 0.95
-"""The part of this machine's memory, or of the container's, above which the newest trial is killed. Ray has the same."""
-_LOOK_S = 0.25  # how often the memory is looked at
+"""The share of the machine's (or container's) memory above which the newest trial is killed, as in Ray."""
+_LOOK_S = 0.25  # seconds between two checks of the memory
 _EPSILON = 1e-9
 
 
@@ -64,16 +64,16 @@ class _Helper:
 
 
 class LocalPool:
-    """Groups of one process each on this machine. Belongs to one event loop.
+    """Groups of one process each on this machine. Use it in one event loop.
 
     Args:
         cpus: how many CPUs all groups together may hold.
-        address: where the driver listens for reports and all other requests of ranks.
-        server: forks the processes, and may have been asked for some ahead. A new one is started if it is gone.
+        address: the address at which the driver listens for reports and all other requests of ranks.
+        server: forks the processes, and may have forked some ahead. If it has ended, a new one is started.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
         standing: returns the priority and the weight of an experiment.
-        memory: returns the part of the memory that is in use.
+        memory: returns the share of the memory that is in use.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LocalPool:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Give everybody whose turn it is a warm group, or leave to start a process."""
+        """Give each waiter whose turn it is a warm group, or permission to start a process."""
         while self._waiting and not self._closed:
             waiter = min(self._waiting, key=self._rank_of)
             if waiter.cpus > self._free + _EPSILON:
@@ -164,7 +164,7 @@ class LocalPool:
             waiter.turn.set_result(self._warm(waiter))
 
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return the sort key of a waiter, by priority, its experiment's share, and time. The least is next."""
+        """Return the sort key of a waiter: by priority, its experiment's share, and time. The smallest is next."""
         experiment = waiter.launch.experiment_id
         standing = self._standing(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
@@ -220,7 +220,7 @@ class LocalPool:
         return rank
 
     async def _watch_memory(self) -> None:
-        """Kill the newest trial when memory runs out, before the kernel chooses a process, as long as there are trials."""
+        """While there are trials, kill the newest one when memory runs out, before the kernel chooses a process."""
         while self._held and not self._closed:
             await asyncio.sleep(_LOOK_S)
             if self._held and self._memory() >= MEMORY:
@@ -312,10 +312,10 @@ class LocalPool:
         return await asyncio.to_thread(function, *args)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Keep the idle processes: there are few of them."""
+        """Do nothing: there are only few idle processes."""
 
     def held(self) -> list[HeldGroup]:
-        """Return the groups that have room now, the oldest first."""
+        """Return the groups that hold resources, oldest first."""
         return [
             HeldGroup(
                 experiment=launch.experiment_id,
@@ -329,7 +329,7 @@ class LocalPool:
         ]
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the segments that wait, in the order in which they will be served."""
+        """Return the waiting segments, in the order of the queue."""
         return [
             WaitingGroup(
                 experiment=waiter.launch.experiment_id,
@@ -346,19 +346,19 @@ class LocalPool:
         ]
 
     def share(self, experiment: str) -> float:
-        """Return the part of the CPUs that the experiment holds."""
+        """Return the share of the CPUs that the experiment holds."""
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
         return held / self.cpus if self.cpus else 0.0
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return nothing: no segment has to end for another experiment here."""
+        """Return no segments: here, no segment has to end for another experiment."""
         return []
 
     def forget(self, experiment: str) -> None:
-        """Forget nothing: shares follow from what is held now."""
+        """Do nothing: shares depend only on the current groups."""
 
     async def rest(self, keep: bool) -> None:
-        """End the helper processes, and with `keep` False the idle ones. Return once they are gone."""
+        """End the helper processes and, unless `keep`, the idle ones. Return once they have ended."""
         helpers, self._helpers = self._helpers, []
         ending: list[asyncio.Future[None]] = [asyncio.ensure_future(_gone([one.rank for one in helpers]))]
         if not keep:
@@ -403,7 +403,7 @@ def too_large(scaling: Scaling, cpus: float) -> str | None:
     if scaling.num_workers > 1:
         return f"its trials are one process each, and num_workers is {scaling.num_workers}"
     if others := [name for name in bundle if name != "CPU"]:
-        return f"it gives trials only CPUs, and {others[0]} is asked for"
+        return f"it gives trials only CPUs, but {others[0]} is requested"
     if bundle.get("CPU", 0.0) > cpus + _EPSILON:
-        return f"{bundle['CPU']:g} CPU are asked for, and this machine has {cpus:g}"
+        return f"{bundle['CPU']:g} CPU are requested, but this machine has {cpus:g}"
     return None

@@ -1,4 +1,4 @@
-"""The driver's end of the processes of the local executor, see `tuner.trials.runtime.local_rank`."""
+"""The driver's side of the local executor's processes; see `tuner.trials.runtime.local_rank`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _END_S = 5.0  # how long the server may take to end
 
 
 class LocalRank:
-    """The handle of a process. It is called as the handle of a Ray actor is: ``rank.usage.remote()`` returns an awaitable."""
+    """The handle of a process, with the interface of a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid: int | None = None
-        self.killed = False  # it may still have to be: it has no pid until the server has forked it
+        self.killed = False  # the process may not exist yet: it has no pid until the server has forked it
         self.killed_for = ""
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
@@ -50,11 +50,11 @@ class LocalRank:
         return _Method(self, method)
 
     def begin(self, address: Address, log_limit: LogLimit | None) -> None:
-        """Tell the process what it needs to know. This comes before all calls."""
+        """Send the process its arguments, before all calls."""
         self._send((address, log_limit))
 
     def call(self, method: str, arguments: Any) -> asyncio.Future[Any]:
-        """Call a method in the process. The future may be dropped. It raises RankLost if the process has ended."""
+        """Call a method in the process. The future raises RankLost if the process has ended. It may be dropped."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self.ended.done():
@@ -66,7 +66,7 @@ class LocalRank:
         return answer
 
     def kill(self, why: str = "") -> None:
-        """Kill the process and what it has started. Wait for `ended` to know that it is gone."""
+        """Kill the process and the processes that it has started. `ended` is set once it has ended."""
         self.killed, self.killed_for = True, self.killed_for or why
         if self.pid is not None and not self.ended.done():
             with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ class LocalRank:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 number, done, value = pickle.loads(await reader.readexactly(size))
                 answer = self._answers.pop(number)
-                if answer.done():  # nobody waits for it any more
+                if answer.done():  # nobody waits for the answer any more
                     continue
                 if done:
                     answer.set_result(value)
@@ -126,12 +126,12 @@ class _Method:
 class RankServer:
     """The process that forks ranks.
 
-    It is created in any thread, before there is an event loop, so that it starts while other things are prepared. All other
-    methods, besides `kill`, belong to one event loop.
+    It may be created in any thread, before there is an event loop, so that it starts early. Call all other methods,
+    except `kill`, in one event loop.
     """
 
     def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
-        """Start the server, and have it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
+        """Start the server, and make it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
         self.gpus = gpus
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
@@ -162,7 +162,7 @@ class RankServer:
         return self._process.pid
 
     def adopt(self) -> list[LocalRank]:
-        """Return the processes that were asked for ahead, and begin to listen to the server."""
+        """Return the processes that were forked ahead, and begin to listen to the server."""
         ranks = [LocalRank(connection) for connection in self._ahead]
         self._ahead.clear()
         self._order.extend(ranks)
@@ -170,7 +170,7 @@ class RankServer:
         return ranks
 
     def fork(self) -> LocalRank:
-        """Start a process. What is sent to it before it is there waits."""
+        """Start a process. Messages that are sent before it exists wait."""
         try:
             rank = LocalRank(self._ask())
         except OSError as error:

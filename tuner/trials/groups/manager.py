@@ -1,4 +1,4 @@
-"""Run segments on worker groups, on the driver host's event loop. Whatever happens, `run` returns an `Outcome`."""
+"""Run segments on worker groups, in the driver host's event loop. `run` always returns an `Outcome`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Logs(Protocol):
 
         Args:
             segment_id: the segment that has ended.
-            files: where its ranks have written their logs.
-            gone: returns once the processes of the ranks are gone; None if they stay for another segment.
+            files: the log files of its ranks.
+            gone: returns once the processes of the ranks have ended; None if they stay for another segment.
         """
 
 
@@ -57,9 +57,9 @@ class GroupPool(Protocol):
         """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
 
         Raises:
-            NoRoom: there was no room for too long.
+            NoRoom: no resources became free in time.
             LostAtStart: the workers died while they were started.
-            PlacementError: there will never be room for the group, or its workers cannot be started.
+            PlacementError: the group can never be placed, or its workers cannot be started.
         """
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
@@ -104,7 +104,7 @@ class GroupManager:
 
     Args:
         pool: finds a group for each segment.
-        logs: is told of the end of each segment.
+        logs: told about the end of each segment.
     """
 
     def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
@@ -140,10 +140,10 @@ class GroupManager:
     async def interrupt(self, segment_id: str, action: str) -> None:
         """Make all ranks wait for a verdict at the same report, the next one that none of them has begun.
 
-        A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if
-        it is still there after `limits.stop_grace_s`, counted from now even if its ranks are still getting ready.
-        Other actions wait for the next report, as the training up to it would be lost otherwise. A "stop" waits
-        longer while a last checkpoint is being saved. A "kill" ends the group at once.
+        A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if it
+        has not ended after `limits.stop_grace_s`, counted from now even if its ranks are still starting. Other actions
+        wait for the next report, because the training up to it would be lost otherwise. A "stop" waits longer while a
+        last checkpoint is being saved. A "kill" ends the group at once.
         """
         running = self._running.get(segment_id)
         if running is None:
@@ -177,11 +177,11 @@ class GroupManager:
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End the idle groups of other kinds, and those of this kind above `count`, which nobody here will use."""
+        """End idle groups that will not be used: those of other kinds, and those of this kind above `count`."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
-        """End everything, and leave no process, placement group or port behind."""
+        """End everything, including processes, placement groups and ports."""
         for running in self._running.values():
             running.end("failed", "the driver is shutting down")
         while self._running:
@@ -210,7 +210,7 @@ class GroupManager:
         return self._pool.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
-        """Forget what an experiment has used of the cluster, because it has ended."""
+        """Forget the usage of an experiment that has ended."""
         self._pool.forget(experiment)
 
     async def settle(self) -> None:
@@ -218,7 +218,7 @@ class GroupManager:
         await self._pool.settle()
 
     def stats(self) -> dict[str, int]:
-        """Return how many segments run and wait, and how many warm groups are kept."""
+        """Return the numbers of running segments, waiting segments and warm groups."""
         training = sum(running.training for running in self._running.values())
         return {"running": training, "waiting": len(self._running) - training, "idle": self._pool.idle}
 
@@ -227,21 +227,21 @@ class GroupManager:
         return [name for name, running in self._running.items() if running.training]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return rank -> its Python stacks now, or a note that the rank cannot answer."""
+        """Return rank -> its current Python stacks, or a note that the rank cannot answer."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return rank -> its CPU seconds, memory and GPU memory now, for the ranks that answer."""
+        """Return rank -> its current CPU seconds, memory and GPU memory, for the ranks that answer."""
         running = self._running.get(segment_id)
         answers = await running.ask("usage") if running is not None else {}
         return {str(rank): found for rank, found in answers.items() if isinstance(found, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> its resource usage now, for the ranks that train and answer soon.
+        """Return segment -> rank -> its current resource usage, for the ranks that train and answer in time.
 
-        A rank that has not answered an earlier question is not asked again: questions to a rank that hangs in C code
-        for hours would pile up.
+        A rank that has not answered an earlier question is not asked again, because questions to a rank that hangs in C
+        code would pile up.
         """
         asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
         for running in asked:
@@ -274,7 +274,7 @@ class GroupManager:
                 watch = Watch(running, group, self._pool)
                 problem = await watch.until_ready(ready)
                 if isinstance(problem, NotReusable):
-                    log.info("a warm worker group cannot be used again: %s", problem.reason)
+                    log.info("a warm worker group cannot be reused: %s", problem.reason)
                     if running.interrupt is not None:
                         return Outcome(kind="left")
                     continue
@@ -294,7 +294,7 @@ class GroupManager:
                 running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Tell all ranks to get ready and to train, in one go. Return references to both answers of each."""
+        """Send the requests to prepare and to train to all ranks at once. Return references to both answers of each rank."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
@@ -330,10 +330,10 @@ def _placement(group: Group) -> Mapping[str, Any]:
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
-    """Return whether the worker can be used again after this failure.
+    """Return whether the worker can be reused after this failure.
 
-    It can after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
-    and has no GPU, whose context the error may have broken. The clean-up of the process still has to succeed.
+    It can after a Python exception before the first report, if it is the only rank (no other rank may wait for it) and
+    has no GPU (whose context the error may have broken). The clean-up of the process still has to succeed.
     """
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
@@ -350,6 +350,6 @@ def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Ignore an error: the watch of the segment notices in another way that the rank has ended."""
+    """Ignore an error, because the watch of the segment also notices that the rank has ended."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
-"""Jobs that run on a rank's node after the rank has ended: reading what it left, and making sure that it is gone.
+"""Jobs that run on a rank's node after the rank has ended: read the rest of its log, and make sure that its processes have ended.
 
-Each is a plain function. The group manager runs it directly on its own node, and as a Ray task on other nodes.
+Each is a plain function. It is called directly on this node, and as a Ray task on other nodes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait until these processes are gone, kill them after a moment, and end the processes that they started.
+    """Wait a moment until these processes have ended, then kill them. Also end the processes that they started.
 
-    Each rank leads a process group, which contains what it started. Return the pids that are still there.
+    Each rank leads a process group, which contains the processes that it started. Return the pids that are still alive.
     """
     deadline = time.monotonic() + _GONE_S
     hard = time.monotonic() + 0.5
@@ -47,7 +47,7 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the parts of a rank's log file that should be kept and are not in `have`, and the mark of its end.
+    """Return the parts of a rank's log file that should be stored and are not in `have`, with the mark of its end.
 
     Return nothing if there is no such file here.
     """
@@ -66,7 +66,7 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
 
 
 def _alive(pid: int) -> bool:
-    """Return whether a process is running. A zombie counts as gone once its last thread is: it then holds nothing."""
+    """Return whether a process is running. A zombie whose last thread has ended counts as ended, because it holds nothing."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]

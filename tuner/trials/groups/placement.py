@@ -1,4 +1,4 @@
-"""Assign ranks to processes, and check that the cluster can hold a group at all."""
+"""Assign ranks to processes, and check whether a group would fit on the empty cluster."""
 
 from __future__ import annotations
 
@@ -53,30 +53,30 @@ def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:
 
 
 def lacking(scaling: Scaling) -> str | None:
-    """Return why the cluster could not hold this group even if it were empty, or None if it could."""
+    """Return why the group would not fit on the empty cluster, or None if it would."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return unmet(scaling, nodes)
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Return what `lacking` does for these nodes, each a dict of its total resources."""
+    """Return the same as `lacking`, for these nodes. Each is a dict of its total resources."""
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
         if total < amount * count - 1e-9:
             near = resource_meant(name) or nearest(name, _custom(nodes))
             meant = f"; did you mean {near!r}?" if near and not total else ""
-            return f"{count} × {amount:g} {name} are asked for, the whole cluster has {total:g} {name}{meant}"
+            return f"{count} × {amount:g} {name} are requested, the whole cluster has {total:g} {name}{meant}"
     fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
     if not any(fits):
         return f"no node of the cluster has {what}"
     if strategy == "STRICT_PACK" and max(fits) < count:
-        return f"STRICT_PACK asks for {count} × ({what}) on one node; the largest holds {max(fits)}"
+        return f"STRICT_PACK needs {count} × ({what}) on one node; the largest node holds {max(fits)}"
     if strategy == "STRICT_SPREAD" and sum(fit > 0 for fit in fits) < count:
-        return f"STRICT_SPREAD asks for {count} nodes with {what} each; there are {sum(fit > 0 for fit in fits)}"
+        return f"STRICT_SPREAD needs {count} nodes with {what} each; there are {sum(fit > 0 for fit in fits)}"
     if sum(fits) < count:
-        return f"{count} × ({what}) are asked for; all nodes together have room for {sum(fits)}"
+        return f"{count} × ({what}) are requested; all nodes together hold {sum(fits)}"
     return None
 
 

@@ -1,6 +1,6 @@
-"""The pool of worker groups: find a group for each segment, a warm one if there is one, else a new one.
+"""The pool of worker groups: find a group for each segment, warm or new.
 
-`admission` decides whose turn it is, `warm` has the groups that nobody uses now, and `builder` builds and ends groups.
+`admission` decides whose turn it is, `warm` keeps idle groups, and `builder` builds and ends groups.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # how often waiting groups are looked at, besides whenever a group becomes free
+_LOOK_S = 0.5  # seconds between two checks of waiting groups; they are also checked when a group becomes free
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
-"""A group that is being built, and an event that is set once it has its room."""
+"""A group that is being built, and an event that is set once it has its resources."""
 
 
 class Pool:
     """All worker groups of a driver host on Ray.
 
     Args:
-        driver: the actor that ranks report to, see `launch.Driver`.
+        driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
         autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
         idle_timeout_s: how long a warm group is kept for another trial.
@@ -101,8 +101,8 @@ class Pool:
         """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
 
         Raises:
-            NoRoom: it was this group's turn, and others left no room for `limits.placement_timeout_s`.
-            LostAtStart: there was room, but the workers died.
+            NoRoom: it was this group's turn, but others held the resources for `limits.placement_timeout_s`.
+            LostAtStart: the group was placed, but its workers died.
             PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
         reuse = launch.scaling.reuse_workers
@@ -130,7 +130,7 @@ class Pool:
             self._dispatch()
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Give the group to whoever's turn it is, keep it for a while, or end it.
+        """Give the group to the next waiter, keep it for a while, or end it.
 
         If it is being ended, return a future that is done once its processes are gone; else None.
         """
@@ -177,9 +177,9 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End idle groups that the only search here cannot use: groups of other kinds, and those above `count`.
+        """End idle groups that the only search on this host cannot use: groups of other kinds, and those above `count`.
 
-        Otherwise what users run beside the search, such as Ray Data, would have to wait for their resources.
+        Otherwise other work of the user, such as Ray Data, would have to wait for their resources.
         """
         for group in self._warm.useless(scaling, count):
             self._builder.end_soon(self._warm.take(group))
@@ -218,7 +218,7 @@ class Pool:
         return (group, True) if group is not None else await self._built(waiter, waiting)
 
     async def _built(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Build a new group; or take a warm one that becomes free meanwhile, as that is faster."""
+        """Build a new group, or take a warm one that becomes free meanwhile, which is faster."""
         building, waiter.placed = self._claim_spare(waiter.key) or self._begin(waiter, waiting)
         taken = False
         try:
@@ -241,7 +241,7 @@ class Pool:
         return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Keep a group that is being built for the next trial: this one has got a warm group in the meantime."""
+        """Keep a group that is being built for the next trial, because this trial has got a warm group meanwhile."""
 
         def built(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -263,7 +263,7 @@ class Pool:
     # Turns
 
     def _dispatch(self) -> None:
-        """Give every segment whose turn it is a warm group, or let it ask Ray for a new one."""
+        """Give each segment whose turn it is a warm group, or let it request a new one from Ray."""
         if self._closed:
             return
         now = time.monotonic()
@@ -287,7 +287,7 @@ class Pool:
         self._admission.give(group, waiter)
 
     def _hand_on(self, group: Group) -> asyncio.Future[None] | None:
-        """Let the next in turn have the room of a group that is free."""
+        """Give the resources of a free group to the next waiter."""
         self._admission.free(group)
         self._warm.add(group)
         self._dispatch()
@@ -304,7 +304,7 @@ class Pool:
         return None
 
     def _end_turn(self, group: Group) -> None:
-        """Hand on a group that was kept for the experiment that used it."""
+        """Pass on a group that was kept for the experiment that used it."""
         if self._warm.drop_kept(group):
             self._hand_on(group)
 
@@ -318,7 +318,7 @@ class Pool:
     # The cluster
 
     async def _look(self) -> None:
-        """Dispatch every `_LOOK_S` as long as a segment waits, since nodes come and go, and reservations begin with time."""
+        """Dispatch every `_LOOK_S` while a segment waits, because nodes come and go and reservations begin after a time."""
         while self._admission.queued and not self._closed:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray does not answer for a moment
@@ -326,10 +326,10 @@ class Pool:
             try:
                 self._dispatch()
             except Exception:  # nobody else would look again for those that wait
-                log.exception("the groups that wait could not be looked at")
+                log.exception("checking the waiting groups failed")
 
     async def _read_nodes(self) -> None:
-        """Read what the nodes have, and what others use of it, unless that was done a moment ago."""
+        """Read the resources of the nodes and their use by others, unless that was done a moment ago."""
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())
@@ -346,7 +346,7 @@ class Pool:
         self._admission.set_nodes(nodes, elsewhere)
 
     def _keys_with_room(self) -> Iterator[Key]:
-        """Yield the key of every group of this pool that has room: used, idle, kept for a moment, or still starting."""
+        """Yield the key of every group of this pool that holds resources: used, idle, kept for a moment, or still starting."""
         yield from (group.key for group in (*self._admission.launches, *self._warm.idle, *self._warm.kept))
         yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())

@@ -1,4 +1,4 @@
-"""One segment while it runs, as the group manager knows it: its group, its interrupts, and the way to ask its ranks."""
+"""The group manager's state of a running segment: its group, its interrupts, and calls to its ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
 
 ANSWER_S = 2.0
-"""Seconds that a rank may take to answer a question."""
+"""Timeout in seconds of a question to a rank."""
 SAVING_S = 600.0
-"""Seconds that a rank's last checkpoint may take, even if reports must come faster."""
+"""Seconds that saving a rank's last checkpoint may take, even if `hang_timeout_s` is shorter."""
 LOOK_S = 1.0
 """Seconds between two checks of a rank that saves a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The reason why a segment must end now, whatever its ranks do."""
+    """The reason why a segment must end now, regardless of its ranks."""
 
     how: Literal["left", "failed"]
     reason: str
@@ -63,20 +63,20 @@ class SegmentRun:
     gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
-        """End the segment now, if nothing else has ended it."""
+        """End the segment now, unless it has ended already."""
         if not self.ending.done():
             self.ending.set_result(Ending(how, reason))
 
     @property
     def saving_s(self) -> float:
-        """Return how many seconds the last checkpoint may take to be saved."""
+        """Return the seconds that saving the last checkpoint may take."""
         return max(SAVING_S, self.launch.limits.hang_timeout_s or 0.0)
 
     def log_path(self, rank: int) -> str:
         return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
 
     async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Call a method of the ranks' actors. Return rank -> its answer, or the exception that came instead."""
+        """Call a method of the ranks' actors. Return rank -> its answer or the exception."""
         if self.group is None:
             return {}
         actors = self.group.actors
@@ -94,13 +94,13 @@ class SegmentRun:
         return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}
 
     async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
-        """Return whether one of these ranks is leaving and has a checkpoint that is not committed yet.
+        """Return whether one of these ranks is leaving and still has to commit a checkpoint.
 
-        A rank that has only just finished counts, too.
+        A rank that has just finished counts too.
 
         Args:
             ranks: the ranks to ask; None means all.
-            too_long: count only ranks that wait for the driver, which happens while the driver cannot commit.
+            too_long: count only ranks that wait for the driver, as they do while the driver cannot commit.
         """
         answers = (await self.ask("progress", ranks)).values()
         if too_long:
@@ -109,5 +109,5 @@ class SegmentRun:
 
 
 async def answer(ref: Any) -> Any:
-    """Return the value of an `ObjectRef`. Unlike the reference itself, this coroutine can be made a task."""
+    """Await an `ObjectRef`. Unlike the reference itself, this coroutine can be made a task."""
     return await ref

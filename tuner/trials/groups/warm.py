@@ -1,4 +1,4 @@
-"""Worker groups that no segment uses now, but that are kept for the next one."""
+"""Idle worker groups that are kept for the next segment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuner.domain.experiment import Scaling
 from tuner.trials.groups.admission import Waiter
 from tuner.trials.groups.group import Group, Key, scaling_key
 
-_ASK_AGAIN_S = 0.25  # how long a group is kept for the experiment that has just used it, for it to ask again
+_ASK_AGAIN_S = 0.25  # seconds that a group is kept for the experiment that has just used it
 
 
 class WarmGroups:
@@ -17,7 +17,7 @@ class WarmGroups:
 
     Args:
         idle_timeout_s: how long a group may be idle.
-        expired: is called with a group that has been idle for so long, and is not among the idle ones any more.
+        expired: called with a group after it has been idle for that long and was removed from the idle ones.
     """
 
     def __init__(self, idle_timeout_s: float, expired: Callable[[Group], object]) -> None:
@@ -57,7 +57,7 @@ class WarmGroups:
         return [group for group in self.idle if group not in useful]
 
     def keep(self, group: Group, unclaimed: Callable[[Group], object]) -> None:
-        """Keep a group for a moment for the experiment that has just used it, and call `unclaimed` if it does not ask."""
+        """Keep a group for a moment for the experiment that has just used it. Call `unclaimed` if it does not take it."""
         self._kept[group] = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, unclaimed, group)
 
     def take_kept(self, experiment: str, key: Key) -> Group | None:

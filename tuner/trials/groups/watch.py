@@ -1,4 +1,4 @@
-"""Wait for the ranks of a segment, and find out what is wrong if one fails, hangs or stays behind."""
+"""Wait for the ranks of a segment, and find the cause if one fails, hangs or stays behind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from tuner.trials.messages.protocol import NotReusable, Progress, RankError, Ran
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # how long to wait for the error behind a communication error; a busy machine takes seconds
-_READY_S = 120.0  # imports and the rendezvous may take this long, even if reports must come faster
-_UNRESPONSIVE_S = 20.0  # how long no rank may answer: it may be in C code that holds the GIL, or its machine may swap
+_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error; a busy machine takes seconds
+_READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
+# seconds that all ranks may be silent, since they may be in C code that holds the GIL, or the machine may swap
+_UNRESPONSIVE_S = 20.0
 
 
 class Nodes(Protocol):
@@ -46,7 +47,7 @@ class Watch:
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
-        self._communication: Failure | None = None  # most likely a consequence of what happened to another rank
+        self._communication: Failure | None = None  # an error that is most likely a consequence of another rank's end
         self._unresponsive_since: float | None = None  # since when no rank has answered
         # Points in time, or None:
         self._cause_until: float | None = None  # when to stop waiting for what caused the communication error
@@ -55,9 +56,9 @@ class Watch:
         self._check_at: float | None = None  # when to check next that the ranks make progress
 
     async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
-        """Wait until all ranks are about to enter the function, or one cannot.
+        """Wait until all ranks are about to enter the function, or one of them cannot.
 
-        Return None, or the failure, or the reason why a warm process cannot be used again.
+        Return None, the failure, or the reason why a warm process cannot be reused.
         """
         tasks = _tasks(refs)
         pending = set(tasks)
@@ -105,7 +106,7 @@ class Watch:
     # -- waiting
 
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
-        """Wait for the next ranks to answer, and return none if it takes longer than `until`.
+        """Wait until at least one rank has answered. Return an empty set after the time `until`.
 
         Raises:
             EndedEarly: the segment has to end now.
@@ -127,7 +128,7 @@ class Watch:
             return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
 
     async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
-        """Record how one rank has ended. Return the segment's outcome if that decides it."""
+        """Record how one rank has ended. Return the segment's outcome if it is known now."""
         result = await self._result(task, rank)
         if isinstance(result, Failure):
             return failed(result, self._reports())
@@ -181,9 +182,9 @@ class Watch:
         return max((result.reports for result in self._results.values()), default=0)
 
     async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
-        """Return the rank that most likely holds up the others, and for how long no rank has made progress.
+        """Return the rank that most likely delays the others, and the seconds without progress of any rank.
 
-        It is the rank that has reported least.
+        It is the rank with the fewest reports.
         """
         asked_at = time.monotonic()
         answers = await self._run.ask("progress", ranks)
@@ -205,7 +206,7 @@ class Watch:
     # -- failures in detail
 
     async def _inspect(self, rank: int) -> Findings:
-        """Return what a dead rank has left on its node."""
+        """Return the traces that a dead rank has left on its node."""
         node = self._group.workers[rank].node
         try:
             found: Findings = await asyncio.wait_for(
@@ -218,10 +219,10 @@ class Watch:
 
     async def _hung(self, rank: int) -> Failure:
         limit = self._limits.hang_timeout_s
-        return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are kept")
+        return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are stored")
 
     async def _never_ready(self, rank: int) -> Failure:
-        message = f"did not get ready to train within {_ready_s(self._run.launch):g} s"
+        message = f"was not ready to train within {_ready_s(self._run.launch):g} s"
         return await self._failure(rank, "hang", message)
 
     async def _stayed(self, ranks: Sequence[int]) -> Failure:
@@ -230,7 +231,7 @@ class Watch:
         message = (
             f"did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
-            + ": every rank must call tuner.report equally often and must not catch what it raises"
+            + ": every rank must call tuner.report equally often and must not catch its exceptions"
         )
         return await self._failure(ranks[0], "stop_ignored", message)
 
@@ -266,9 +267,9 @@ def _ready_s(launch: Launch) -> float:
 
 
 def _peer_lost(communication: Failure) -> Failure:
-    """Turn an error that only follows from another one into the failure `peer_lost`.
+    """Replace an error that is only a consequence by the failure `peer_lost`.
 
-    Nobody has seen what happened first: a rank or its connection was lost, which is not an error in the user's code.
+    The original cause is unknown: a rank or its connection was lost, which is not an error of the user's code.
     """
     return dataclasses.replace(communication, kind="system", cause="peer_lost")
 

@@ -1,11 +1,18 @@
-"""Lightning, as `lightning.pytorch` and as `pytorch_lightning`.
+"""Support for Lightning (`lightning.pytorch` and `pytorch_lightning`).
 
 In a trial: `prepare_trainer` and `ReportCallback`. Without tuning: `RayStrategy`, `RayFSDPStrategy` and
 `RayModelParallelStrategy`.
 """
 
-from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayModelParallelStrategy, RayStrategy
-from tuner.trials.lightning.report import ReportCallback
-from tuner.trials.lightning.trial import prepare_trainer
+from tuner.names import with_extra
+
+try:
+    from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayModelParallelStrategy, RayStrategy
+    from tuner.trials.lightning.report import ReportCallback
+    from tuner.trials.lightning.trial import prepare_trainer
+except ModuleNotFoundError as error:
+    if error.name not in ("torch", "lightning", "pytorch_lightning"):
+        raise
+    raise ImportError(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
 
 __all__ = ["RayFSDPStrategy", "RayModelParallelStrategy", "RayStrategy", "ReportCallback", "prepare_trainer"]

@@ -1,7 +1,7 @@
-"""Tell `lightning.pytorch` from `pytorch_lightning`, which are the same code with different classes.
+"""Distinguish `lightning.pytorch` and `pytorch_lightning`, which have the same code but different classes.
 
-Trainers check their parts with isinstance. So our classes must derive from the classes of the package that the user
-imported, and must not import the other one. `Flavoured` classes get their base when they are instantiated.
+Trainers check their parts with isinstance. So our classes have to derive from the classes of the package that the user
+imported, without importing the other one. `Flavoured` classes get their base class when they are instantiated.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def imported() -> tuple[Flavour, ...]:
 def wanted(name: str | None, depth: int = 2) -> Flavour:
     """Return the flavour that a caller means.
 
-    It is the one named, or the only one imported, or the only one that the caller's module uses.
+    It is the named one, else the only imported one, else the only one that the caller's module uses.
     """
     if name is not None:
         for flavour in FLAVOURS:
@@ -84,7 +84,7 @@ def wanted(name: str | None, depth: int = 2) -> Flavour:
     if len(used) == 1:
         return used[0]
     raise SpecError(
-        "both lightning.pytorch and pytorch_lightning are imported; say which one the Trainer is from: "
+        "both lightning.pytorch and pytorch_lightning are imported; name the one that the Trainer is from: "
         'lightning="lightning.pytorch" or lightning="pytorch_lightning"'
     )
 

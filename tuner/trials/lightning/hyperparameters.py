@@ -1,19 +1,19 @@
 """Set the hyperparameters of optimizers and learning-rate schedules after a restore.
 
-Restoring a checkpoint overwrites what the configuration says: the state of an optimizer contains its learning rate,
-its weight decay and so on, the state of a scheduler contains its shape. After an exploit the new configuration must
-apply nevertheless, while what training has done to the values, such as a decayed learning rate, must stay.
+Restoring a checkpoint overwrites the values of the configuration: the state of an optimizer contains its learning rate,
+its weight decay and so on, and the state of a scheduler contains its shape. After an exploit, the new configuration has
+to apply, but changes by the training itself, such as a decayed learning rate, must be kept.
 
-So the values that `configure_optimizers` gave are kept with the checkpoint. After a restore they are compared with
-those that it gives now. Values that are equal stay as restored. Values that differ were changed by the configuration,
+So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, they are compared
+with the values that it returns now. Equal values stay as restored. Different values were changed by the configuration,
 and are applied:
 
 - If the scheduler can compute a learning rate from its position, the rate is that of the new schedule at that position.
 - Any other learning rate is scaled by new / old of the configured rates, so that a decay survives.
 - Everything else takes the new value.
 
-A schedule that counts steps is set to the position that a run of the new configuration would have after as many
-epochs: with batches twice as large it has made half the steps.
+A schedule that counts steps is set to the position that a run with the new configuration would have after the same
+number of epochs: with batches twice as large, after half the steps.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def put_in_force(
 ) -> list[str]:
     """Change restored optimizers and schedulers where `before` and `now` differ, as described above.
 
-    Return what has changed, as messages. `paces`: for each scheduler, how many of its present steps take the time of
-    one earlier step.
+    Return the changes as messages. `paces`: for each scheduler, the number of new steps that correspond to one earlier
+    step.
     """
     changes: list[str] = []
     touched: set[int] = set()

@@ -33,13 +33,13 @@ class RayStrategy(Flavoured):
         resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
         backend: of torch.distributed; "auto" is nccl with a GPU for each worker, else gloo.
-        ray_address: a Ray cluster, by default RAY_ADDRESS, else a private Ray on this machine. If the script is
-            already connected to a Ray, that one is used.
-        runtime_env: Ray's, for the workers.
-        autoscaling: the cluster may grow, so wait up to `placement_timeout_s` for resources that it does not have
-            now.
+        ray_address: a Ray cluster; default: RAY_ADDRESS, else a private Ray on this machine. If the script is already
+            connected to Ray, that cluster is used.
+        runtime_env: Ray's runtime environment of the workers.
+        autoscaling: True if the cluster may grow. Then wait up to `placement_timeout_s` for resources that it does not
+            have now.
         placement_timeout_s: how long to wait for resources.
-        keep_workers_s: how long the processes stay ready for the next call.
+        keep_workers_s: seconds for which the processes are kept for the next call.
         lightning: "lightning.pytorch" or "pytorch_lightning", if a script imports both.
         options: those of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
 
@@ -47,7 +47,7 @@ class RayStrategy(Flavoured):
         PlacementError: the cluster cannot hold the workers.
         EntrypointError: something cannot be pickled.
 
-    An error on a worker is raised unchanged, with a note that says on which rank it occurred.
+    An error on a worker is raised unchanged, with a note that names its rank.
     """
 
     base: ClassVar[str] = "pytorch:strategies.DDPStrategy"
@@ -102,7 +102,10 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """Do not report this error to the callbacks here. It was reported to those on the ranks, which had something to save."""
+        """Do not report this error to the callbacks here.
+
+        It was reported to those on the ranks, which may have had state to save.
+        """
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
 
@@ -122,7 +125,7 @@ class RayFSDPStrategy(RayStrategy):
 
     The arguments are those of `RayStrategy`; `options` are FSDPStrategy's. The whole model is gathered on rank 0 when
     training ends, and returned to the script. Raise SpecError without GPUs: torch supports this FSDP only on
-    accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs, too.
+    accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs too.
     """
 
     base: ClassVar[str] = "pytorch:strategies.FSDPStrategy"
@@ -157,7 +160,7 @@ class RayModelParallelStrategy(RayStrategy):
 
 
 def _count_as_strategy() -> None:
-    """Make the class pass LightningCLI's check for a Strategy, which comes before it is instantiated."""
+    """Make the class pass LightningCLI's check for a Strategy, which happens before it is instantiated."""
     for flavour in FLAVOURS:
         if flavour.pytorch in sys.modules:
             flavour.find("pytorch:strategies.Strategy").register(RayStrategy)
@@ -263,9 +266,9 @@ class _Job:
 
 
 class _KeepWeights:
-    """Keeps the weights as training left them.
+    """Keeps the weights at the end of training.
 
-    Whole weights are kept after training, sharded ones before their strategy is torn down.
+    Unsharded weights are collected after training, sharded ones before their strategy is torn down.
     """
 
     def __init__(self, trainer: Any) -> None:

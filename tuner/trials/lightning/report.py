@@ -1,4 +1,4 @@
-"""The callback with which a Lightning trial reports, saves, leaves and continues.
+"""The callback that reports, saves, stops and continues a Lightning trial.
 
 A report belongs to a validation, or to the end of a training epoch. If possible it is made between epochs: after the
 hooks of all callbacks, when EarlyStopping, ModelCheckpoint and the learning-rate schedules are done. A checkpoint
@@ -27,9 +27,9 @@ _KEY = "tuner"  # in Lightning's checkpoint
 
 
 class ReportCallback(Flavoured):
-    """Reports what the module has logged, with a checkpoint if one is wanted. Outside a trial it does nothing.
+    """Reports the metrics that the module has logged, with a checkpoint if one is due. Outside a trial, it does nothing.
 
-    A trial of one rank needs nothing else: `fit` continues from the trial's checkpoint by itself. Trials of several
+    A trial of one rank needs nothing else: `fit` automatically continues from the trial's checkpoint. Trials of several
     ranks also need `tuner.lightning.prepare_trainer`. Every rank reports equally often, and the metrics of rank 0
     count: log with ``sync_dist=True`` to average them.
 
@@ -37,21 +37,21 @@ class ReportCallback(Flavoured):
         metrics: which logged metrics to report: a name, a list of names, or {reported name: logged name}. None:
             everything in `trainer.callback_metrics`, and `epoch`, which counts from 0.
         on: "validation_end" (not the sanity check), "train_epoch_end" or "train_batch_end", or several of these.
-            What happens at the end of an epoch is reported once, between that epoch and the next, including the
-            training metrics of the epoch. If there are several, the more frequent ones begin to report once the
-            objective has been logged, or after the first of the rarest. Metrics of a validation are then reported
-            once, and not again with every batch.
+            The end of an epoch is reported once, between that epoch and the next, including the training metrics of the
+            epoch. If several moments are given, the more frequent ones begin to report once the objective has been
+            logged, or after the first of the rarest. Then metrics of a validation are reported once, and not again with
+            every batch.
         checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in
             `checkpoint.ckpt`. A function ``save(trainer, folder)`` saves something else; it is called on every
-            rank, each with a folder of its own, and you have to restore it yourself. False: trials cannot be
-            paused or exploited. Nothing is written unless a checkpoint is wanted.
+            rank, each with its own folder, and you have to restore it yourself. False: trials cannot be
+            paused or exploited. Nothing is written unless a checkpoint is due.
         after_restore: ``after_restore(trainer, module)`` is called when a trial continues from a checkpoint,
-            after the optimizers and schedules got the hyperparameters of the new configuration; for changes
-            that only you know of.
+            after the optimizers and schedules got the hyperparameters of the new configuration. Use it for further
+            changes.
         lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by unusual code.
 
     Raises:
-        SpecError: a metric was not logged; the message names it, and those that were logged.
+        SpecError: a metric was not logged. The message names it and the metrics that were logged.
     """
 
     base: ClassVar[str] = "pytorch:callbacks.Callback"
@@ -91,14 +91,14 @@ class ReportCallback(Flavoured):
         running = session.current()
         if running is not None and trainer.world_size != running.context.world_size:
             raise SpecError(
-                f"this trial has {running.context.world_size} ranks, the Trainer counts {trainer.world_size}: "
-                "pass it through tuner.lightning.prepare_trainer(trainer) before fit"
+                f"this trial has {running.context.world_size} ranks, but the Trainer has {trainer.world_size}: "
+                "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Make this `fit` restore the trial's checkpoint, unless it was given a path.
+        """Make this `fit` restore the trial's checkpoint, unless `ckpt_path` was passed.
 
         Lightning chooses its path before it calls any hook, and loads the file after `setup`.
         """
@@ -224,7 +224,7 @@ class ReportCallback(Flavoured):
     def _is_too_early(self, trainer: Any, running: session.Session) -> bool:
         """Return whether the objective has not been logged yet.
 
-        Rank 0 decides, as all ranks must report equally often.
+        Rank 0 decides, because all ranks must report equally often.
         """
         if not self._begun:
             wanted = [running.objective] if self.metrics is None else self.metrics.values()
@@ -275,10 +275,10 @@ class ReportCallback(Flavoured):
 
 
 def save_everywhere(trainer: Any, folder: str) -> None:
-    """Call `trainer.save_checkpoint` on all ranks, each of which has a folder of its own.
+    """Call `trainer.save_checkpoint` on all ranks. Each rank has its own folder.
 
-    Lightning uses the path of rank 0 on every rank. On other nodes, the files of a sharded checkpoint are therefore
-    in another folder than the one given to that rank; they are moved.
+    Lightning uses the path of rank 0 on every rank. So on other nodes, the files of a sharded checkpoint are in another
+    folder than that rank's, and are moved there.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)

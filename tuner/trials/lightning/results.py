@@ -1,8 +1,8 @@
 """Return the results of a Trainer on a worker to the Trainer in the script, so that the script sees no difference.
 
-These are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
-attribute may refer to the trainer, to another callback or to a layer of the model: such objects exist on both sides,
-and are sent as their names.
+The results are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
+attribute may refer to the trainer, to another callback or to a layer of the model. Such objects exist on both sides, so
+only their names are sent.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, d
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
-    """Bring `trainer` and its model, in the script, to the state they would have if they had trained here."""
+    """Set `trainer` and its model in the script to the state that they would have after training here."""
     known = landmarks(trainer)
     module = trainer.lightning_module
     parts = _Unpickler(io.BytesIO(returned.parts), known).load()
@@ -161,7 +161,7 @@ def results_of(returned: Sequence[Returned]) -> Any:
 
 
 def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
-    """Return the predictions of all ranks as one process would have made them.
+    """Return the predictions of all ranks in the form in which one process returns them.
 
     Rank r of w predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. Batches of tensors with one row
     for each sample are taken apart and put together in the order of the data set. Other batches are returned whole,

@@ -1,4 +1,4 @@
-"""A Lightning Trainer inside a trial: its process is already a rank, so it uses that and starts no processes."""
+"""A Lightning Trainer inside a trial. Its process is already a rank, so it starts no processes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def prepare_trainer(
     on: On | Sequence[On] = "validation_end",
     checkpoint: bool | Callable[[Any, str], Any] = True,
 ) -> Any:
-    """Make `trainer` train on the ranks of this trial; the one line that turns a Lightning script into a trial.
+    """Make `trainer` train on the ranks of this trial. A Lightning script needs only this line to become a trial.
 
     The Trainer's strategy uses the process group, the ranks and the device of the trial: its `devices` and
     `num_nodes` are ignored, its strategy (DDP, FSDP) and its options are kept. A Trainer for one device becomes a DDP
     Trainer if the trial has several ranks. A `ReportCallback` with the given arguments is added unless the Trainer
     has one. If the trial continues from a checkpoint, the next `fit` restores it.
 
-    Return the same trainer. Outside a trial nothing is changed, so the script still runs alone.
+    Return the same trainer. Outside a trial, nothing is changed, so that the script still runs alone.
     """
     running = session.current()
     if running is None:
@@ -64,7 +64,7 @@ def prepare_trainer(
 
 
 class Ranks(Flavoured):
-    """Lightning's ClusterEnvironment for processes that were started, numbered and connected elsewhere."""
+    """Lightning's ClusterEnvironment for ranks that tuner has started and connected."""
 
     base: ClassVar[str] = "fabric:plugins.environments.ClusterEnvironment"
 
@@ -125,7 +125,7 @@ class Ranks(Flavoured):
 
 
 class AssignedStrategy(_Strategy):
-    """Mixed into the class of a strategy whose process is already a rank."""
+    """Mixin for the strategy of a process that is already a rank."""
 
     def _configure_launcher(self) -> None:
         self._launcher = None
@@ -151,7 +151,7 @@ _assigned_types: dict[type, type] = {}
 def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
     """Give the trainer's strategy these ranks and this device.
 
-    This is the only place that needs Lightning's accelerator connector.
+    Only this function uses Lightning's accelerator connector.
     """
     flavour = flavour_of(trainer)
     strategy = trainer.strategy

@@ -1,7 +1,7 @@
 """The processes behind a `RayStrategy`: a placement group with one rank for each bundle, used by a plain script.
 
-There are no reports and no verdicts here: the ranks run a payload together, and what each returns is sent back. What
-rank 0 prints appears in the output of the script.
+There are no reports and no verdicts: the ranks run a payload together, and their return values are sent back. The
+output of rank 0 appears in the output of the script.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Worker:
                 tee.heard = False
 
     def stale(self) -> str | None:
-        """Return a file of the user's that has changed since it was imported here, or None."""
+        """Return a file of the user that has changed since it was imported here, or None."""
         return self._modules.stale()
 
     @ray.method(concurrency_group="control")
@@ -184,7 +184,7 @@ class Workers:
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
         """Return what each rank returned, by rank.
 
-        An error is raised as it was on its rank, with a note that says where.
+        An error of a rank is raised unchanged, with a note that names the rank.
         """
         leader, ip = self._actors[0], self.workers[0].ip
         shared = ray.put(payload)
@@ -224,7 +224,7 @@ class Workers:
         return content
 
     def fresh(self) -> bool:
-        """Return whether all ranks are alive and have imported the user's modules as they are now."""
+        """Return whether all ranks are alive and have imported the current versions of the user's modules."""
         try:
             return not any(ray.get([actor.stale.remote() for actor in self._actors]))
         except ray.exceptions.RayError:
@@ -256,7 +256,7 @@ _idle_lock = threading.Lock()
 def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
     """Return (key, workers): idle workers of the same kind if this process has some, else new ones.
 
-    Idle workers of other kinds are ended first, as they may hold what is needed.
+    Idle workers of other kinds are ended first, because they may hold the needed resources.
     """
     key = repr((ray.get_runtime_context().get_node_id(), scaling, options))
     with _idle_lock:
@@ -310,7 +310,7 @@ def _say(output: Sequence[tuple[str, str]]) -> None:
 
 
 def terminal() -> dict[str, Any]:
-    """Return what a progress bar on a worker must know about the terminal of the script."""
+    """Return the properties of the script's terminal that a progress bar on a worker needs."""
     size = shutil.get_terminal_size()
     return {"tty": sys.stdout.isatty(), "environment": {"COLUMNS": size.columns, "LINES": size.lines}}
 

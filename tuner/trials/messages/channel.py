@@ -1,9 +1,8 @@
 """The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-It carries a few small messages: the rendezvous port of a trial, verdicts, and in the other direction what rank 0
-must know to commit a checkpoint of several ranks. It does not use torch.distributed, because user code may use,
-destroy and break its process groups as it likes, and because trials without torch have none. The death of a peer is
-noticed at once, as `PeerLost`.
+It carries a few small messages: the rendezvous port of a trial, verdicts, and, in the other direction, the data that
+rank 0 needs to commit a checkpoint of several ranks. It does not use torch.distributed, because user code may destroy
+or break its process groups, and because trials without torch have none. The death of a peer raises `PeerLost` at once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _HEADER = struct.Struct("!I")
 
 
 class PeerLost(ConnectionError):
-    """The process at the other end is gone."""
+    """The process at the other end has ended."""
 
 
 class Link:
@@ -44,7 +43,7 @@ class Link:
             raise PeerLost(f"the peer is gone: {error}") from None
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Return the next message. Raise TimeoutError if none begins to arrive within `timeout` seconds."""
+        """Return the next message. Raise TimeoutError if no message begins to arrive within `timeout` seconds."""
         if timeout is not None:
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
@@ -73,7 +72,7 @@ class Link:
 
 
 class ChannelServer:
-    """Rank 0's end. `address` accepts connections from construction on; `accept` waits for the other ranks."""
+    """Rank 0's end. `address` accepts connections once it is constructed; `accept` waits for the other ranks."""
 
     def __init__(self, ip: str, token: bytes) -> None:
         self._token = token
@@ -111,7 +110,7 @@ class ChannelServer:
 
 
 class ChannelClient:
-    """The end of every rank but 0."""
+    """The end of every rank except rank 0."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
         self.verdicts = self._connect(address, token, 0, rank, timeout)

@@ -13,10 +13,10 @@ from tuner.domain.segments import CheckpointInfo, Report, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRef:
-    """The user's function: importable by name, or by value.
+    """The user's function, by name or by value.
 
-    `hash` names its content, so that a worker group gets only code that it does not have yet. `blob` is the function's
-    cloudpickle, or a Ray object reference to it.
+    `hash` identifies its content, so that a worker group gets only code that it does not have yet. `blob` is the
+    function's cloudpickle, or a Ray object reference to it.
     """
 
     hash: str
@@ -38,7 +38,7 @@ class Launch:
     params: Mapping[str, Any] = field(default_factory=dict)  # flat: "optimizer/lr" -> JSON value
     seed: int = 0
     start_iteration: int = 0
-    checkpoint: CheckpointInfo | None = None  # to start from
+    checkpoint: CheckpointInfo | None = None  # the checkpoint to start from
     code: CodeRef
     space: Mapping[str, Any] | None = None  # JSON form; None: params are nested by their slashes
     space_blob: bytes | None = None  # choices that JSON cannot express
@@ -46,11 +46,11 @@ class Launch:
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints are stored
-    durable: bool = False  # checkpoints on a disk survive a loss of power
+    durable: bool = False  # whether checkpoints on a disk survive a power failure
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
-    first_milestone: int | None = 1  # report_no; None: never
-    checkpoint_every: int | None = None  # callables are asked every n reports
-    milestone_checkpoints: bool = False  # callables are asked at every milestone
+    first_milestone: int | None = 1  # report_no at which ranks wait first; None: never
+    checkpoint_every: int | None = None  # save a checkpoint every n reports
+    milestone_checkpoints: bool = False  # whether to save a checkpoint at every milestone
     metric: str | None = None  # the objective
     env: Mapping[str, str] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The answer to a batch with missing reports before it. Nothing was accepted: send all after report `after` again."""
+    """The answer to a batch if reports before it are missing. Nothing was accepted: send all reports after `after` again."""
 
     after: int
 
@@ -76,34 +76,37 @@ class Placed:
 
 
 class Inbox(Protocol):
-    """Receives a segment's messages about its start. Its methods are called on the host's event loop and must not block."""
+    """Receives a segment's messages about its start. Its methods are called in the host's event loop and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        """Note that the segment waits for resources, for this reason. Called again when the reason changes."""
+        """Handle the message that the segment waits for resources. Called again when the reason changes."""
 
     def started(
         self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
     ) -> None:
-        """Note that all ranks are about to enter the training function. Their group has had room for `held_s`."""
+        """Handle the message that all ranks are about to enter the training function.
+
+        held_s: seconds since their group got its resources.
+        """
 
 
 class Driver(Protocol):
-    """The Ray actor that ranks report to.
+    """The Ray actor to which ranks report.
 
-    After a lost answer, a method may be called again with the same arguments, which then changes nothing.
+    After a lost answer, a method may be called again with the same arguments. The second call has no effect.
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         """Commit a batch, and return the verdict if its last report has `waits`, or a Resend if earlier reports are missing.
 
-        None as an answer to a milestone means that the driver does not know this segment: its ranks leave.
+        None as an answer to a milestone means that the driver does not know this segment. Then its ranks leave.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Note that a checkpoint is committed, or with `ready` False that it was taken over and is being saved.
+        """Handle the message that a checkpoint is committed, or with `ready` False that it is being saved.
 
-        The report that it belongs to has been acknowledged before.
+        The checkpoint's report was acknowledged before.
         """
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Store pieces of what a rank has printed, and return once they are stored."""
+        """Store pieces of a rank's log, and return once they are stored."""

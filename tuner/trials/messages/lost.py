@@ -1,4 +1,4 @@
-"""Errors of worker processes: they could not be started, died, or could not be reached for a moment.
+"""Errors of worker processes that could not be started, died, or could not be reached for a moment.
 
 Ranks on Ray raise Ray's errors, and ranks of the local executor those of this module. The functions below return both, for
 `except` clauses, without importing Ray.
@@ -12,7 +12,7 @@ from tuner.errors import PlacementError
 
 
 class NoRoom(PlacementError):
-    """The cluster could hold the group, but was occupied for too long. Another attempt may find room."""
+    """The group would fit on the cluster, but others held the resources for too long. Another attempt may succeed."""
 
 
 class LostAtStart(PlacementError):
@@ -33,7 +33,7 @@ class RankLost(Exception):
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of a call to a rank whose process is gone or out of reach."""
+    """Return the errors of a call to a rank whose process has ended or cannot be reached."""
     ray = sys.modules.get("ray")
     return (RankLost,) if ray is None else (RankLost, ray.exceptions.RayError)
 

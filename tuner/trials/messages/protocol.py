@@ -11,21 +11,21 @@ from tuner.domain.logs import LogChunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetadata:
-    """The answer of a new rank process about itself."""
+    """Information about a new rank process."""
 
     node: str  # Ray's id
     host: str
     ip: str
     pid: int
     gpus: tuple[str, ...]
-    channel_address: tuple[str, int] | None  # where it listens for the other ranks if it becomes rank 0
+    channel_address: tuple[str, int] | None  # the address at which it listens for the other ranks if it becomes rank 0
     token: bytes
-    oom_kills: int  # OOM kills on its node so far; a later count shows whether the kernel has killed a process
+    oom_kills: int  # OOM kills on its node so far; a higher count later means that the kernel has killed a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
-    """The rank of a process and its place in the group. It is assigned once, when the group is formed."""
+    """The rank of a process in its group. It is assigned once, when the group is formed."""
 
     rank: int
     world_size: int
@@ -42,19 +42,19 @@ class RankAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankError:
-    """An error of one rank, as text: the class of the exception may not be importable elsewhere."""
+    """An error of one rank, as text, because the class of the exception may not be importable elsewhere."""
 
     type: str
     message: str
     traceback: str = ""
     log_tail: str = ""
     cause: str = "exception"  # see domain.events.Failure
-    communication: bool = False  # most likely a consequence of what happened to another rank
+    communication: bool = False  # whether it is most likely a consequence of another rank's end
 
 
 @dataclass(frozen=True, slots=True)
 class NotReusable:
-    """The answer of a process that cannot be used again. Nothing of the segment has run."""
+    """The answer of a process that cannot be reused. The segment has not begun."""
 
     reason: str
 
@@ -64,14 +64,14 @@ class RankResult:
     kind: Literal["returned", "left", "failed"]
     reports: int = 0
     error: RankError | None = None
-    as_value: bool = False  # its only report is the return value of the function
+    as_value: bool = False  # whether its only report is the return value of the function
     warning: str = ""  # a likely mistake that caused no failure
-    log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent in another way
+    log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent separately
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     reports: int
     idle_s: float  # seconds since the latest report or verdict began or ended
-    waiting: bool  # it waits for the driver, which may take arbitrarily long and is not a hang
-    saving: bool = False  # it is leaving or has left the function, and still has checkpoints to commit
+    waiting: bool  # whether it waits for the driver; this may take arbitrarily long and is not a hang
+    saving: bool = False  # whether it is leaving or has left the function and still has checkpoints to commit

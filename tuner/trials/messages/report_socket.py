@@ -1,11 +1,11 @@
 """Sockets for reports and logs to the driver.
 
-A call of an async Ray actor costs the driver most of a millisecond of CPU time, a message over these sockets a tenth
-of that.
+A call of an async Ray actor costs the driver almost a millisecond of CPU time; a message over these sockets costs a
+tenth of that.
 
-A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, and a message may be repeated. If
-a connection fails, or if the network only lets Ray through, the message and all that follow go by calls of the actor
-instead. Logs have separate connections, so that a report never waits for them.
+A connection carries the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and a message may be
+repeated. If a connection fails, or the network admits only Ray, this message and all later ones are sent by calls of
+the actor instead. Logs have separate connections, so that reports never wait for them.
 
 Ranks of the local executor have no actor to call. They send all other requests over a third connection (`SocketDriver`).
 """
@@ -57,7 +57,7 @@ class Address:
 
 
 class ReportServer:
-    """The driver's end, on its event loop.
+    """The driver's end, in its event loop.
 
     `take` is called with each batch of reports and returns the answer. `take_logs` is called with pieces of logs and
     returns once they are stored. `take_call` is called with the name of another request and its arguments.
@@ -129,7 +129,7 @@ class ReportServer:
         """Return (True, the answer) or (False, the error), pickled."""
         try:
             if self._take_call is None:
-                raise NotImplementedError(f"this driver takes no {question} over a socket")
+                raise NotImplementedError(f"this driver does not accept {question} over a socket")
             answer: tuple[bool, Any] = True, await self._take_call(question, arguments)
         except Exception as error:
             answer = False, error
@@ -150,7 +150,7 @@ class ReportServer:
 
 
 class _DriverConnection:
-    """A connection to the driver. It is opened when first needed, and not again after it has failed."""
+    """A connection to the driver. It is opened when it is first needed, and not reopened after a failure."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose
@@ -169,7 +169,7 @@ class _DriverConnection:
             return None
 
     def close(self) -> None:
-        """Send everything through Ray from now on."""
+        """Close the connection, so that everything is sent through Ray from now on."""
         self._address = None
         if self._link is not None:
             self._link.close()
@@ -232,7 +232,7 @@ class LogClient(_DriverConnection):
 
 
 class SocketDriver:
-    """The driver as a rank of the local executor sees it: requests over a connection that is opened when first needed."""
+    """The link of a local executor's rank to the driver: a connection that is opened when it is first needed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

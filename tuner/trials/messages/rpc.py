@@ -12,7 +12,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class DriverLink(Protocol):
-    """The driver, as a rank sees it."""
+    """A rank's link to the driver."""
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
         """Call a method of `launch.Driver` and return its answer. The method may run more than once.
@@ -22,11 +22,11 @@ class DriverLink(Protocol):
         """
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Return an object that was stored with the training code, see `objects.Stored`."""
+        """Return an object that was stored with the training code; see `objects.Stored`."""
 
 
 class RayDriver:
-    """The driver as a Ray actor."""
+    """The link to a driver that is a Ray actor."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor

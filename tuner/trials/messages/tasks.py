@@ -17,5 +17,5 @@ def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
 
 @functools.cache
 def _as_task(function: Any) -> Any:
-    """Return the Ray task for a function. Each task is made only once, as Ray keeps it until the job ends."""
+    """Return the Ray task for a function. Each task is made only once, because Ray keeps it until the job ends."""
     return ray.remote(num_cpus=0)(function)

@@ -17,9 +17,8 @@ from tuner.trials.training.session import Session
 def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:
     """Run the training function to its end.
 
-    The values of a generator are reports. If a function has not reported anything, its return value is its only
-    report: a bare number is the value of the objective, and of a dict the numbers are reported. Any other return
-    value is ignored.
+    The values of a generator are reports. If a function has not reported anything, its return value is its only report:
+    a number is the value of the objective, and the numbers of a dict are metrics. Other return values are ignored.
     """
     metric = launch.metric
     named: set[str] = set()

@@ -53,7 +53,7 @@ def _why(error: Exception) -> str:
 
 
 def resolve(launch: Launch) -> dict[str, Any]:
-    """Return the nested configuration that user code gets."""
+    """Return the nested configuration for user code."""
     if launch.space is not None:
         return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
     config: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:
-    """Change to the working directory that the experiment asks for.
+    """Change to the working directory that the experiment requests.
 
     Return the directory of this rank of the trial. It stays the same from segment to segment, as long as the trial
     runs on the same node.

@@ -1,10 +1,10 @@
-"""Detect ranks that train separate models because nobody wrapped the model for torch.distributed.
+"""Detect ranks that train separate models because the model was not wrapped for torch.distributed.
 
-The check must not raise false alarms. Ranks train separate models if, at the first report after a torch optimizer has
-made a step, the default process group is still the one that the group was given, it has carried no collective, and
-there is no other process group. DDP and FSDP communicate when they are created or at the first forward pass,
-Lightning before it trains, and code that shares gradients by itself before the optimizer's step. Code without a torch
-optimizer is never warned.
+The check must not cause false alarms. Ranks train separate models if, at the first report after a step of a torch
+optimizer, the default process group is still the one that tuner set up, it has carried no collective, and there is no
+other process group. DDP and FSDP communicate when they are created or at the first forward pass, Lightning before it
+trains, and code that shares gradients by itself before the optimizer's step. Code without a torch optimizer is never
+warned.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class GradientSyncCheck:
         self._stepped = True
 
     def _state(self) -> tuple[int, int] | None:
-        """Return how many collectives the default group has carried, and how many groups there are.
+        """Return the number of collectives of the default group, and the number of process groups.
 
-        Return None if torch does not say.
+        Return None if torch does not provide these numbers.
         """
         try:
             groups = len(self._dist.distributed_c10d._world.pg_map)

@@ -1,10 +1,10 @@
-"""Clean up a worker process between two trials, and say if that is not possible.
+"""Clean up a worker process between two trials, or return why that is not possible.
 
 This restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
 torch's global switches; the next trial seeds the random generators. It frees process groups, compiled graphs,
-tracebacks that keep tensors alive, and reference cycles. If threads or GPU memory are left over, the reason is
-returned and the group is not used again. Module-level state of the user's own modules stays, as in any process that
-imports them once.
+tracebacks that keep tensors alive, and reference cycles. If threads or GPU memory are left over, the reason is returned
+and the group is not reused. Module-level state of the user's own modules is kept, as in any process that imports them
+once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Baseline:
         self._freeze()
 
     def restore(self) -> str | None:
-        """Restore the state. Return None, or the reason why this process should not be used again."""
+        """Restore the state. Return None, or the reason why this process should not be reused."""
         if os.environ != self._environment:
             for name in os.environ.keys() - self._environment.keys():
                 del os.environ[name]
@@ -88,7 +88,7 @@ class Baseline:
         return self._leftovers() or self._restore_torch()
 
     def _freeze(self) -> None:
-        """Exclude what will stay, such as imported libraries, from later garbage collections."""
+        """Exclude long-lived objects, such as imported libraries, from later garbage collections."""
         gc.freeze()
         self._frozen_modules = len(sys.modules)
 

@@ -1,10 +1,10 @@
 """A rank as a plain process of this machine, forked from a small server that has imported what every rank needs.
 
 The driver starts the server (`python -m tuner.trials.runtime.local_rank`) and asks it for processes. The server has one
-thread and imports nothing of the user's, so a fork is safe and takes milliseconds. It also notices how each process ends.
+thread and imports no user code, so a fork is safe and takes milliseconds. It also observes how each process ends.
 
-Nothing outlives the driver: the server ends when the driver does, and each rank is killed by the kernel, or by itself, when
-the server ends. What a rank has started is in its process group and is killed with it.
+No process outlives the driver: the server ends when the driver ends, and each rank is killed by the kernel, or kills
+itself, when the server ends. Processes that a rank has started are in its process group and are killed with it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.worker import CONTROL, Rank
 
 LOOK_S = 0.5
-"""Seconds between two checks of the server that the driver lives. It also notices a closed connection, at once."""
+"""Seconds between two checks of the server that the driver is alive. It also notices a closed connection at once."""
 _PR_SET_PDEATHSIG = 1
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------
 
 
 def serve(link: Link) -> None:
-    """Carry out what the driver asks for, until the connection is closed. The first message has the rank's arguments.
+    """Carry out requests of the driver until the connection is closed. The first message has the rank's arguments.
 
-    Calls of the methods in `CONTROL` are answered by a thread of their own, and all others one after another by the main
-    thread, so that modules are imported there. "run" calls a function that comes with the call.
+    A separate thread answers calls of the methods in `CONTROL`. The main thread answers all others, one after another,
+    so that modules are imported there. "run" calls a function that is sent with the call.
     """
     try:
         address, log_limit = link.receive()
@@ -88,7 +88,7 @@ def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) ->
 
 
 def main() -> None:
-    """Fork a rank for each message that brings a socket, and tell the driver of each that has ended."""
+    """Fork a rank for each message that brings a socket, and tell the driver about each rank that has ended."""
     control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -160,7 +160,7 @@ def _become_rank(
             os.close(pipe)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        if "gpus" not in sys.argv[2:]:  # no trial here asks for a GPU, and Ray hides them from such trials, too
+        if "gpus" not in sys.argv[2:]:  # no trial here requests a GPU, and Ray hides GPUs from such trials too
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         serve(Link(connection))
         status = 0

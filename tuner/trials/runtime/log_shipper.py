@@ -1,12 +1,12 @@
-"""Send what a rank prints to the driver host while it trains, so that it can be read wherever the rank runs.
+"""Send a rank's log to the driver host while the rank trains, so that it can be read regardless of the node.
 
-The log file is the buffer: once a second a thread checks the size of the file and sends what the driver does not have
-yet. It never holds up training. If it falls behind, it skips what is between the head of the log and its newest
-part. At the end, it sends the skipped part, as far as the limit of the log allows. If the process dies first, the driver
-host reads the rest from the file.
+The log file is the buffer: once a second, a thread checks the size of the file and sends the new part. It never delays
+training. If it falls behind, it skips the part between the head of the log and its newest part. At the end, it sends
+the skipped part, as far as the limit of the log allows. If the process dies first, the driver host reads the rest from
+the file.
 
-Short trials follow one another within milliseconds. So the process has one such thread for all its segments, and a short
-rest of a log goes to the driver with the rank's result.
+Short trials follow each other within milliseconds. So the process has one such thread for all its segments, and a short
+rest of a log is sent to the driver with the rank's result.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""The most bytes that are sent at a time while the rank trains. They are the newest."""
+"""The most bytes that are sent at a time while the rank trains. The newest bytes are sent."""
 REST_BYTES = 16 << 10
-"""The longest rest of a log that goes with the result of the rank."""
+"""The longest rest of a log that is sent with the result of the rank, in bytes."""
 _CHUNKS_AT_ONCE = 4
 _ATTEMPTS = 3  # attempts to send the rest at the end
 
@@ -51,14 +51,15 @@ class LogShipper:
         _thread.add(self)
 
     def finish(self) -> None:
-        """Have the thread send what is left and the mark of the end. Return at once."""
+        """Make the thread send the rest and the mark of the end. Return at once."""
         self._finished = True
         _thread.hurry()
 
     def rest(self) -> list[LogChunk]:
-        """Return what is left and the mark of the end, for the caller to deliver.
+        """Return the rest and the mark of the end, for the caller to deliver.
 
-        If that is long, or the thread is sending just now, leave it to the thread as `finish` does, and return nothing.
+        If the rest is long, or the thread is sending at the moment, leave it to the thread like `finish`, and return
+        nothing.
         """
         chunks: list[LogChunk] = []
         if self._sending.acquire(blocking=False):
@@ -75,18 +76,18 @@ class LogShipper:
         return chunks
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until everything has been sent, or sending has failed. Return whether that was in time."""
+        """Wait until everything has been sent or sending has failed. Return False if that took longer than `timeout`."""
         return self._done.wait(timeout)
 
     def tick(self) -> bool:
-        """Send what the driver does not have yet. Return True if this was the last time."""
+        """Send the new part of the log. Return True if it was the last part."""
         with self._sending:
             if self._done.is_set():
                 return True
             finished = self._finished
             try:
                 self._ship(finished)
-            except Exception as error:  # the driver cannot be reached, for a moment or for good
+            except Exception as error:  # the driver cannot be reached, temporarily or permanently
                 log.info("the log of %s could not be sent: %s", self._segment_id, error)
                 self._attempts += finished
                 if self._attempts < _ATTEMPTS:
@@ -96,7 +97,7 @@ class LogShipper:
             return finished
 
     def _short_rest(self) -> list[LogChunk]:
-        """Return the chunks that are left and the mark of the end; nothing if they are too long."""
+        """Return the remaining chunks and the mark of the end; no chunks if they are too long."""
         now = time.time()
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

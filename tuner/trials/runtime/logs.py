@@ -1,4 +1,4 @@
-"""Write what a rank prints to one file for each segment and rank."""
+"""Write the output of a rank to a file for each segment and rank."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tuner.domain.logs import LogChunk
 from tuner.trials.runtime.log_shipper import LogShipper
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
-"""Lines that Ray's C++ code and faulthandler add when a process crashes; they say nothing about the user's code."""
+"""Lines that Ray's C++ code and faulthandler add when a process crashes. They are not about the user's code."""
 EXIT_NOTE = "tuner: os._exit"
 
 
 class Capture:
-    """Sends file descriptors 1 and 2 of the process to the file `path`, from `begin` to `end`.
+    """Redirects file descriptors 1 and 2 of the process to the file `path`, from `begin` to `end`.
 
     This includes the output of C code and of child processes.
     """
@@ -31,7 +31,7 @@ class Capture:
         self._shipper: LogShipper | None = None
 
     def ship(self, shipper: LogShipper) -> None:
-        """Start the shipper, which sends what is written to the driver, until `end`."""
+        """Start the shipper, which sends the output to the driver until `end`."""
         self._shipper = shipper
         shipper.start()
 
@@ -45,9 +45,9 @@ class Capture:
         os.close(file)
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
-        """Give the file descriptors back, and have the rest of the log sent.
+        """Restore the file descriptors, and send the rest of the log.
 
-        take_rest: the caller delivers what is returned, if the rest is short.
+        take_rest: if the rest is short, return it for the caller to deliver.
         """
         if self._saved is None:
             return ()
@@ -69,7 +69,7 @@ class Capture:
 
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
-    """Return the last lines of a file as a terminal would show them, or an empty string if there is no file."""
+    """Return the last lines of a file in the form that a terminal shows, or "" if there is no file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -87,7 +87,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
 
 
 def note_exits() -> None:
-    """Make `os._exit` write a line and a stack to the log, as such an exit looks like a kill otherwise."""
+    """Make `os._exit` write a line and a stack to the log, because such an exit looks like a kill otherwise."""
     real, owner = os._exit, os.getpid()
 
     def noted(status: int) -> NoReturn:

@@ -13,7 +13,7 @@ _LIBRARIES = tuple(
 
 
 class Modules:
-    """The files of the imported modules, without libraries, and when each was modified."""
+    """The files of the imported modules, except libraries, with their modification times."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
@@ -23,7 +23,7 @@ class Modules:
     def note(self) -> None:
         """Record the modules that were imported since the last call.
 
-        A file that was modified since the last call may have been modified after its import, so it counts as changed.
+        A file that was modified after the last call may have been modified after its import, so it counts as changed.
         """
         for name in sys.modules.keys() - self._known:
             self._known.add(name)

@@ -1,4 +1,4 @@
-"""Rank 0's reports on their way to the driver, sent in batches and kept until the driver has committed them."""
+"""The queue of rank 0's reports to the driver. They are sent in batches and kept until the driver has committed them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _PASSING = (Retryable, ConnectionError, TimeoutError)
 
 class Sender(Protocol):
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
-        """Deliver the messages and return the answer, see `launch.Driver.report`."""
+        """Deliver the messages and return the answer; see `launch.Driver.report`."""
 
 
 class Outbox:
     """The reports of one segment, in order.
 
-    A report stays here until the driver has acknowledged it. After a failure, all that are left are sent again in
-    order, for up to `patience_s` seconds. After that, or after a permanent error, every method raises ReportsLost.
+    A report stays in the queue until the driver has acknowledged it. After a failure, all remaining reports are sent
+    again in order, for up to `patience_s` seconds. After that, or after a permanent error, every method raises
+    ReportsLost.
     """
 
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
@@ -38,7 +39,7 @@ class Outbox:
         self._sending = threading.Lock()  # one batch at a time
         self._news = threading.Condition()
         self._acknowledged = 0  # the newest report_no that the driver has
-        self._wanted = 0  # a caller waits until the driver has this one
+        self._wanted = 0  # the report_no that a caller waits for
         self._hurry = threading.Event()  # send now instead of at the end of the interval
         self._closed = self._ended = False
         self._thread: threading.Thread | None = None
@@ -47,7 +48,7 @@ class Outbox:
 
     @property
     def waits(self) -> bool:
-        """Return whether reports have been sent and the driver has not committed them yet."""
+        """Return whether the driver has not committed some sent reports yet."""
         return self._sending.locked() and bool(self._messages)
 
     def put(self, message: Report) -> None:
@@ -70,7 +71,7 @@ class Outbox:
         return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
 
     def wait_for(self, report_no: int) -> None:
-        """Return once the driver has committed this report and all before it. Raise ReportsLost if it never will."""
+        """Wait until the driver has committed this report and all earlier ones. Raise ReportsLost if it never will."""
         with self._news:
             self._wanted = max(self._wanted, report_no)
             self._hurry.set()
@@ -79,7 +80,7 @@ class Outbox:
                 raise self._error or ReportsLost(f"report {report_no} was never made")
 
     def close(self) -> None:
-        """Send the messages that are left."""
+        """Send the remaining messages."""
         self._closed = True
         self._hurry.set()
         try:
@@ -103,7 +104,7 @@ class Outbox:
                     return  # stored in `_error`; the training thread raises it
 
     def _deliver(self) -> Verdict | None:
-        """Send the waiting messages until the driver has them, and return its answer. The caller holds `_sending`."""
+        """Send the waiting messages until the driver has them, and return its answer. The caller must hold `_sending`."""
         if self._error is not None:
             raise self._error
         if not self._messages:

@@ -1,4 +1,4 @@
-"""Measure what a rank's process uses of its machine."""
+"""Measure the resource usage of a rank's process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cpu_s() -> float:
 
 
 def has_children() -> bool:
-    """Return whether this process has children, alive or not. One system call is enough; reading /proc takes a millisecond."""
+    """Return whether this process has children, alive or dead. This takes one system call; reading /proc takes a millisecond."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -31,14 +31,14 @@ def has_children() -> bool:
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
-    """Return what this process uses now.
+    """Return the current resource usage of this process.
 
     - time: seconds since the epoch
     - cpu_s: CPU seconds, children included, beyond `since_cpu_s`
     - rss_bytes, threads: of the process itself
     - gpu_bytes: allocated by torch, summed over its GPUs; absent if it uses none, like the next two
     - gpu_reserved_bytes: held by torch's allocator
-    - gpu_percent: how busy these GPUs are with all processes; needs nvidia-ml-py
+    - gpu_percent: the utilization of these GPUs by all processes; needs nvidia-ml-py
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
@@ -101,7 +101,7 @@ def oom_kills() -> int:
 
 
 def memory_used() -> float:
-    """Return the part of the memory of this machine, or of the container if that has a limit, that is in use."""
+    """Return the share of the memory that is in use, of the container if it has a limit, else of the machine."""
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
     with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups of version 2

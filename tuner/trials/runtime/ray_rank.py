@@ -18,7 +18,7 @@ from tuner.trials.runtime.worker import CONTROL, Rank
 
 
 class RayRank(Rank):
-    """The actor of one rank. The methods in `CONTROL` belong to a concurrency group, so they answer while training runs."""
+    """The actor of one rank. The methods in `CONTROL` have their own concurrency group, so they answer while training runs."""
 
     def __init__(
         self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None

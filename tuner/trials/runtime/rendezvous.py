@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 
 from tuner.errors import TunerError
+from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
 
@@ -29,7 +31,7 @@ OURS = "tuner/"
 class _Rendezvous:
     """The store through which the ranks of one group meet.
 
-    It is kept from trial to trial, because connecting costs lookups of host names.
+    It is reused by later trials, because connecting needs lookups of host names.
     """
 
     link: ChannelServer | ChannelClient | None
@@ -44,19 +46,21 @@ class _Rendezvous:
 
 
 _meeting: _Rendezvous | None = None
-_ours: Any = None  # the default process group that `join` has made, as long as there is no other
+_ours: Any = None  # the default process group that `join` has made, until another one replaces it
 
 
 def import_torch() -> None:
-    import torch.distributed  # noqa: F401
+    """Import torch, if it is installed."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch.distributed  # noqa: F401
 
-    give_way()
+        give_way()
 
 
 def give_way() -> None:
-    """Let an `init_process_group` in user code replace our process group: scripts for torchrun begin with one.
+    """Let `init_process_group` in user code replace our process group, because scripts for torchrun call it.
 
-    Call this before the user's code is loaded, as the code may import the function by name. Safe to repeat.
+    Call this before the user's code is loaded, because the code may import the function by name. Safe to repeat.
     """
     from torch import distributed
 
@@ -82,8 +86,14 @@ def join(
 ) -> None:
     """Set up the process group. Every rank of the group must call this equally often."""
     global _meeting, _ours
-    import torch
-    import torch.distributed as dist
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        raise TunerError(
+            f"{assignment.world_size} ranks meet in a process group of PyTorch, which is not installed: {with_extra('torch')}, "
+            "or set backend='none' if they need no process group"
+        ) from error
 
     give_way()
 
@@ -202,7 +212,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether this error of a collective is most likely a consequence of the end of another rank."""
+    """Return whether this error of a collective was most likely caused by the end of another rank."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

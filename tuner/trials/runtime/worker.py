@@ -81,16 +81,17 @@ class _Segment:
 
 
 CONTROL = ("hold", "release", "progress", "stacks", "usage")
-"""The methods of a rank that answer while training runs. Its other methods run one after another."""
+"""The methods of a rank that answer while training runs. All other methods run one after another."""
 
 
 class Rank:
-    """One rank. A subclass says where it runs.
+    """One rank. Subclasses define where it runs.
 
     Args:
         driver: sends requests to the driver.
-        wants_torch: import torch at once, beside what else has to be done.
-        report_address: where the driver listens for reports and logs; None if they go by `driver`.
+        wants_torch: import torch at once, in parallel with other preparations.
+        report_address: the address at which the driver listens for reports and logs; None if they are sent through
+            `driver`.
         log_limit: how much of each log is sent to the driver; None if nothing is sent.
     """
 
@@ -178,7 +179,7 @@ class Rank:
         )
 
     def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
-        """Get everything ready, up to the first line of the training function."""
+        """Prepare everything for the call of the training function."""
         capture: Capture | None = None
         try:
             if assignment is not None:
@@ -223,10 +224,10 @@ class Rank:
         return segment.result
 
     def reset(self) -> str | None:
-        """Clean up the process. Return None, or the reason why it cannot be used again.
+        """Clean up the process. Return None, or the reason why it cannot be reused.
 
-        This is called once all ranks have ended: to end a process group earlier would break the last collectives of
-        other ranks.
+        This is called only after all ranks have ended, because ending a process group earlier would break the last
+        collectives of other ranks.
         """
         if self._segment is not None:
             self._segment.saver.discard()
@@ -240,9 +241,9 @@ class Rank:
     # -- while training runs
 
     def hold(self, segment_id: str, interrupt: str) -> int | None:
-        """Hold the next report, see `Session.hold`.
+        """Hold the next report; see `Session.hold`.
 
-        Return None if this process does not run that segment: a warm process outlives its segments.
+        Return None if this process does not run that segment any more.
         """
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
@@ -260,7 +261,7 @@ class Rank:
         # Before the function is entered, a slow rank does not count as one that hangs.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         waits = running.waiting_for_verdict
-        if segment.outbox is not None:  # while the driver cannot commit, nothing here hangs
+        if segment.outbox is not None:  # while the driver cannot commit, waiting ranks do not count as hung
             idle = min(idle, time.monotonic() - segment.outbox.answered_at)
             waits = waits or segment.outbox.waits
         return Progress(running.count, idle, waits, running.saving)
@@ -279,7 +280,7 @@ class Rank:
         )
 
     def usage(self) -> dict[str, float]:
-        """Return the CPU, memory and GPU use of this rank now, see `usage`. CPU time counts from the segment's start."""
+        """Return the current CPU, memory and GPU use of this rank; see `usage`. CPU time counts from the segment's start."""
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
@@ -348,7 +349,7 @@ class Rank:
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:
-                # Fetched here and not in the user's function: if its node is lost, that is not the function's fault.
+                # Fetched here, so that the loss of its node does not count as an error of the user's function.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
@@ -487,7 +488,7 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Give the function, which is leaving, some time for its `finally` blocks."""
+        """Give the function, which is being left, some time for its `finally` blocks."""
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -510,7 +511,7 @@ class Rank:
         self._driver.ask("take_logs", segment_id, chunks, patience_s=0.0)  # the shipper tries again
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
-        """Tell the driver of a checkpoint, once the driver has the report that the checkpoint belongs to."""
+        """Tell the driver about a checkpoint, once the driver has the checkpoint's report."""
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
         self._driver.ask("checkpoint", launch.segment_id, info)
@@ -547,7 +548,7 @@ class _ChannelPeers:
     def _waiting(self) -> Iterator[Any]:
         """Yield the messages for this segment that have already arrived.
 
-        Drop what is left of earlier segments: nobody reads it any more, and a full socket would make rank 0 wait.
+        Drop messages of earlier segments, because nobody reads them, and a full socket would block rank 0.
         """
         with contextlib.suppress(TimeoutError):
             while self._channel_client is not None:
@@ -607,7 +608,10 @@ class _ChannelPeers:
 
 
 def _own_process_group() -> None:
-    """Make the rank lead a process group, which can be killed with all that it starts. Let SIGTERM end it as usual."""
+    """Make the rank the leader of a process group, so that it can be killed with its child processes.
+
+    Let SIGTERM end it as usual.
+    """
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     if threading.current_thread() is threading.main_thread():
@@ -655,7 +659,7 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Let the code import modules from its folders. The ``py_modules`` that were sent with it come first."""
+    """Add the code's folders to `sys.path`. The ``py_modules`` that were sent with it come first."""
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):

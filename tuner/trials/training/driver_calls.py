@@ -12,7 +12,7 @@ from tuner.trials.training.session import OutsideTrial
 
 
 class DriverCalls:
-    """The calls that one rank makes to the driver about its segment. All ranks that ask the same get the same answer."""
+    """The calls of one rank to the driver about its segment. The same call gets the same answer on all ranks."""
 
     def __init__(self, driver: DriverLink, segment_id: str) -> None:
         self._driver, self._segment = driver, segment_id
@@ -26,7 +26,7 @@ class DriverCalls:
         self._ask("note", dict(notes))
 
     def end(self, reason: str) -> None:
-        """Stop the trial from within. It counts as stopped early, not as completed."""
+        """Stop the trial from its training code. It counts as stopped early, not as completed."""
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:

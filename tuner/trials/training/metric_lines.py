@@ -14,10 +14,11 @@ LONGEST = 1 << 20
 
 
 class MetricLines:
-    """Turns lines into metrics.
+    """Parses metrics from lines.
 
-    Without a pattern, a line counts if it is a JSON object that has the objective, or if it has ``objective=number``; all numbers
-    of such a line are metrics. A pattern has named groups, one for each metric, or a single group without a name, the objective.
+    Without a pattern, a line is a report if it is a JSON object that has the objective, or contains
+    ``objective=number``; all numbers of such a line are metrics. A pattern has a named group for each metric, or a
+    single unnamed group for the objective.
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
@@ -70,7 +71,7 @@ def _of_pairs(line: str) -> dict[str, float]:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the values that are numbers, or texts of numbers. Nested names are joined by "/"."""
+    """Return the values that are numbers, or strings of numbers. Nested names are joined by "/"."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, dict):

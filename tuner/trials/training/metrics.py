@@ -1,4 +1,4 @@
-"""Convert what people pass to `tuner.report` to flat names and floats."""
+"""Convert the metrics that are passed to `tuner.report` to flat names and floats."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class MetricWarnings:
-    """Warns once for each metric, on stderr, that its value was unusual, and says how it was reported.
+    """Warns on stderr, once for each metric, that its value was unusual, and how it was reported.
 
-    objective: the metric for which None means NaN. said: the metrics that have been named.
+    objective: the metric for which None means NaN. said: the metrics that were warned about.
     """
 
     objective: str | None = None
@@ -51,8 +51,8 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
 def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
     """Flatten metrics, and leave out values that are not numbers.
 
-    Each metric left out is named once on stderr, and added to `named`. Raise TypeError if the `needed` metric is not
-    a number. prefix: is put before all names, if `metrics` are nested in others.
+    Each metric that is left out is named once on stderr, and added to `named`. Raise TypeError if the metric `needed`
+    is not a number. prefix: prepended to all names, if `metrics` are nested in others.
     """
     found: dict[str, float] = {}
     warnings = MetricWarnings(needed, named)

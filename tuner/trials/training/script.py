@@ -1,4 +1,4 @@
-"""A script as a training function: each rank runs it as a process of its own, with arguments made of the configuration."""
+"""A script as a training function: each rank runs it as a separate process, with arguments made from the configuration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
 """A parameter's name in braces. Double braces stand for single ones."""
 
 TRIAL_DIR = "trial_dir"
-"""A placeholder that every script has: the rank's own directory."""
+"""A placeholder that every script may use: the rank's own directory."""
 
 _POLL_S = 0.05
 _TAIL = 20
-# The kernel kills the script when its rank dies: the launcher asks for this and then becomes the script.
+# The kernel kills the script when its rank dies: the launcher requests that, and then becomes the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9)\n"
@@ -54,9 +54,9 @@ class ScriptFailed(RuntimeError):
 class Script:
     """A script with the arguments of its trials.
 
-    path: where the script is. Workers without that file run `source`. arguments: templates, such as ``--lr`` and ``{lr}``.
-    pattern: how metrics are read from stdout; None: by default, or not at all if the script imports tuner.
-    grace_s: how long a script may take to end after it has been told to.
+    path: the path of the script. Workers without that file run `source`. arguments: templates, such as ``--lr`` and
+        ``{lr}``. pattern: a regular expression that finds metrics in stdout; None: the default formats, or none if the
+        script imports tuner. grace_s: seconds that the script has to end after it was told to.
     """
 
     path: str
@@ -91,12 +91,12 @@ class Script:
 
 
 def placeholders(arguments: tuple[str, ...]) -> set[str]:
-    """Return the names that the arguments have in braces."""
+    """Return the names in braces in the arguments."""
     return {match.group(2) for argument in arguments for match in PLACEHOLDER.finditer(argument) if match.group(2)}
 
 
 def filled(argument: str, values: Mapping[str, Any]) -> str:
-    """Return an argument with the values in place of their names."""
+    """Return an argument with names in braces replaced by their values."""
 
     def value(match: re.Match[str]) -> str:
         literal, name = match.groups()
@@ -124,7 +124,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request of the script. The connection belongs to the training thread until it is answered."""
+    """A request of the script. Only the training thread uses the connection until it is answered."""
 
     connection: Connection
     request: tuple[Any, ...]
@@ -176,7 +176,7 @@ class _Run:
             if rank == 0 and self._reads_lines() and self._session.count == 0:
                 raise ScriptFailed(
                     f"{self._name} has ended without a report: no line of stdout has {self._script.metric!r}; print "
-                    f"{self._script.metric}=NUMBER, or say how to read it (--metric-pattern), or call tuner.report"
+                    f"{self._script.metric}=NUMBER, pass --metric-pattern, or call tuner.report"
                 )
         except LeaveTrial:
             self._end(process, patient=not self._reads_lines())
@@ -194,7 +194,10 @@ class _Run:
     # -- on the training thread
 
     def _follow(self) -> None:
-        """Act on the script's messages until it has ended. If rank 0 reads lines for all, also wait until rank 0 has ended."""
+        """Handle the script's messages until it has ended.
+
+        If rank 0 reads lines for all ranks, also wait until rank 0 has ended.
+        """
         mirrors = self._session.context.world_rank > 0
         while True:
             try:
@@ -213,7 +216,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Report as often as rank 0 has, which reads the lines of its script."""
+        """Report as often as rank 0, which reads the lines of its script."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -222,7 +225,7 @@ class _Run:
         return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
 
     def _answer(self, asked: _Asked) -> None:
-        """Answer a request. Send an error to the script, and also raise it here unless it is a mistake in the request."""
+        """Answer a request. An error is sent to the script, and also raised here unless the request was wrong."""
         try:
             _send(asked.connection, ("answer", self._reply(asked)))
         except LeaveTrial as leave:
@@ -262,7 +265,7 @@ class _Run:
         return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
 
     def _saver(self, connection: Connection) -> Callable[[str], None]:
-        """Return a function that makes the script fill a directory. It may be called in this report or in a later one."""
+        """Return a function that makes the script fill a directory. It may be called during this report or a later one."""
 
         def save(directory: str) -> None:
             try:
@@ -284,7 +287,7 @@ class _Run:
         raise ScriptFailed(f"{self._name} {end}" + (f":\n{said}" if said else f" ({shlex.join(self._command)})"))
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
-        """End the script with all processes that it has started: it gets time to end, then SIGTERM, then SIGKILL."""
+        """End the script and all processes that it has started: give it time to end, then send SIGTERM, then SIGKILL."""
         if process.poll() is not None:
             return
         grace = self._script.grace_s
@@ -362,7 +365,7 @@ def _ignore(line: str) -> None:
 
 
 def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
-    """Copy whole lines to the rank's log, so that those of stdout and stderr do not mix, and hand them over."""
+    """Copy whole lines to the rank's log, so that stdout and stderr do not mix within a line, and pass them to `take`."""
     for line in _lines(source):
         with contextlib.suppress(OSError):  # a full disk must not end the training
             os.write(target, line)
@@ -370,7 +373,7 @@ def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
 
 
 def _lines(source: int) -> Iterator[bytes]:
-    """Yield lines with their ends. The states of a progress bar, which end with a carriage return, are lines, too."""
+    """Yield lines with their line ends. States of a progress bar, which end with a carriage return, are lines too."""
     rest = b""
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 65536):

@@ -1,4 +1,4 @@
-"""Serve `tuner.report` and its companions in a script that runs as a trial: they ask the rank that has started the script."""
+"""`tuner.report` and related functions in a script that runs as a trial: they call the rank that has started it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FOLDER = "_TUNER_SCRIPT"
 
 SOCKET = "socket"
 IMPORTED = "imported"
-"""A file in that folder that `import tuner` creates: such a script reports by itself, and its lines are not read."""
+"""A file in that folder that `import tuner` creates. The output of a script that imports tuner is not parsed."""
 
 
 class ScriptClient:
-    """The trial, as the process of a script sees it. It has the methods of `Session` that user code calls."""
+    """The trial in the process of a script. It has the methods of `Session` that user code calls."""
 
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
@@ -54,9 +54,9 @@ class ScriptClient:
         self._ask("report", values, step, where, callable(checkpoint))
 
     def _ask(self, *request: Any) -> Any:
-        """Return the answer. Fill directories for checkpoints in the meantime, if the rank asks for that.
+        """Return the answer to a request. Meanwhile, fill directories for checkpoints if the rank requests it.
 
-        Raise SystemExit if the trial is to end.
+        Raise SystemExit if the trial must end.
         """
         if self._left is not None:
             raise self._left
@@ -77,7 +77,7 @@ class ScriptClient:
                 raise error or {"TypeError": TypeError, "ValueError": ValueError}.get(name, RuntimeError)(text)
 
     def _fill(self, folder: str) -> str | None:
-        """Save a checkpoint in the folder. Return what went wrong."""
+        """Save a checkpoint in the folder. Return the error as text, or None."""
         try:
             assert self._save is not None
             self._save(folder)
@@ -87,7 +87,7 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Let the rank save the last state, if that is wanted, unless the script has failed."""
+        """Let the rank save the last state if a checkpoint is due, unless the script has failed."""
         if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")

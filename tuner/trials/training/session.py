@@ -1,4 +1,4 @@
-"""A trial as the user's function sees it: `report`, `get_checkpoint`, `get_context`, `should_checkpoint`.
+"""The session of a trial, which the user's function calls: `report`, `get_checkpoint`, `get_context`, `should_checkpoint`.
 
 There is one `Session` for each rank and segment. Milestones are report counts that every rank knows before it reaches
 them, so all ranks wait, continue and leave at the same report without communicating in between.
@@ -53,7 +53,7 @@ class Context:
     devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
     resources: Mapping[str, float] = field(default_factory=dict)  # the resources of each rank, for example {"CPU": 1.0}
     log_file: str = ""
-    trial_dir: str = ""  # this rank's own directory; the same in each segment of the trial on this node
+    trial_dir: str = ""  # this rank's own directory; the same for all segments of the trial on this node
 
     def get_experiment_id(self) -> str:
         return self.experiment_id
@@ -101,7 +101,7 @@ class Context:
 
 
 class Reports(Protocol):
-    """The way from rank 0 to the driver."""
+    """Sends reports from rank 0 to the driver."""
 
     def put(self, message: Report) -> None:
         """Send the message soon; return at once."""
@@ -111,7 +111,7 @@ class Reports(Protocol):
 
 
 class Peers(Protocol):
-    """The channel between the ranks of a group. A group of one rank has none."""
+    """The channel between the ranks of a group. A group with one rank has none."""
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
         """Send the verdict for this report to all other ranks. Called by rank 0."""
@@ -123,35 +123,35 @@ class Peers(Protocol):
         """
 
     def ended(self) -> None:
-        """Tell the other ranks not to wait for verdicts any more, as the function of rank 0 has returned."""
+        """Tell the other ranks to stop waiting for verdicts, because the function of rank 0 has returned."""
 
     def announce(self) -> None:
         """Tell the other ranks that rank 0 reports now. Called by rank 0."""
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return what rank 0 has sent next, without waiting. A verdict stays for `take`. Called by the other ranks."""
+        """Return rank 0's next message without waiting. A verdict stays for `take`. Called by the other ranks."""
 
 
 class Saver(Protocol):
-    """Takes over checkpoints and saves them."""
+    """Saves checkpoints."""
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Take over the content before returning, and commit it in the background.
+        """Move or copy the content before returning, and commit it in the background.
 
-        at_end: the checkpoint belongs after the last report, not to it.
+        at_end: the checkpoint was saved after the last report, and does not belong to it.
         """
 
     def passed(self, report_no: int) -> None:
-        """Note that this rank has no checkpoint at this report."""
+        """Record that this rank has no checkpoint at this report."""
 
 
 class Watch(Protocol):
-    """Looks for a mistake that does not stop the reports."""
+    """Looks for a mistake that does not prevent reports."""
 
     def check(self) -> str | None:
         """Check at a report whether there is a mistake.
 
-        Return a message, or an empty string if there is none, or None if that cannot be said yet.
+        Return a message, "" if there is no mistake, or None if that is not known yet.
         """
 
 
@@ -193,13 +193,13 @@ class Session:
         self._milestone = first_milestone
         self._holds: set[str] = set()  # interrupts whose milestone is not known yet
         self._released: set[str] = set()  # interrupts that are over
-        self._interrupts: set[int] = set()  # milestones of users' commands, beside the scheduler's
-        self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and its answer
+        self._interrupts: set[int] = set()  # milestones of users' commands, in addition to the scheduler's
+        self._answered = (0, False)  # the latest report for which should_checkpoint was called, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
         self.as_value = False  # the only report is the function's return value
         self.waiting_for_verdict = False
-        self.saving = False  # this rank is leaving
+        self.saving = False  # whether this rank is leaving
         self.progressed_at = time.monotonic()
 
     @property
@@ -212,7 +212,7 @@ class Session:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to continue from, or None. Asking for it counts as loading it."""
+        """The checkpoint to continue from, or None. Reading this property counts as loading the checkpoint."""
         self._took_checkpoint = True
         return self._checkpoint
 
@@ -220,7 +220,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and keep it for the decision log. Ignore an empty one."""
+        """Print a warning, and store it for the decision log. Ignore an empty one."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -237,9 +237,9 @@ class Session:
             self._warn(found)
         if not self._count and self._ignores_checkpoint():
             self._warn(
-                f"this segment starts from the checkpoint of iteration {self.context.start_iteration}, but its function has not "
-                "asked for it before the first report, so it trains from the beginning again: call tuner.get_checkpoint() at its "
-                "start, and load what that returns"
+                f"this segment starts from the checkpoint of iteration {self.context.start_iteration}, but its "
+                "function has not loaded it before the first report, so it trains from the beginning again: call "
+                "tuner.get_checkpoint() at its start, and load the checkpoint that it returns"
             )
         with self._gate:
             self._pass_gate()
@@ -260,7 +260,7 @@ class Session:
         self._heed(number, self._verdict(number, values, step, info))
 
     def should_checkpoint(self) -> bool:
-        """Return whether a checkpoint passed to the next `report` is wanted. All ranks get the same answer."""
+        """Return whether a checkpoint is due at the next `report`. All ranks get the same answer."""
         with self._gate:
             self._pass_gate()
             number = self._count + 1
@@ -271,7 +271,7 @@ class Session:
     def finish(self) -> None:
         """End the session after the function has returned.
 
-        Save the last state if that is wanted, and let ranks that report more often continue.
+        Save the last state if a checkpoint is due, and let ranks that report more often continue.
         """
         if self._reports is not None and self._peers is not None:
             self._peers.ended()
@@ -288,9 +288,9 @@ class Session:
             self._peers.announce()
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return what rank 0 has sent next, or None if there is no news. Do not wait.
+        """Return rank 0's next message, or None if there is none. Do not wait.
 
-        A verdict that was not announced means that rank 0 reports by itself, and not by lines.
+        A verdict that was not announced means that rank 0 calls `report` itself instead of reporting lines.
         """
         return self._peers.heard() if self._peers is not None else None
 
@@ -299,12 +299,12 @@ class Session:
     def hold(self, interrupt: str) -> int:
         """Keep the next report from beginning until `release`.
 
-        Return the latest report that is settled on this rank: the latest that has begun, or the one after it if
-        `should_checkpoint` has answered for it. A milestone after the largest of these numbers comes at the same
-        report on all ranks.
+        Return the latest report that is settled on this rank: the latest one that has begun, or the one after it if
+        `should_checkpoint` has answered for it. If a milestone is larger than these numbers of all ranks, all ranks
+        wait at the same report.
 
-        A hold has no time limit: a rank that ended it alone would leave at another report than the others. Whoever
-        holds must release every rank. interrupt: names this hold.
+        A hold has no time limit, because a rank that ended it alone would leave at another report than the others. The
+        caller must release every rank. interrupt: identifies this hold.
         """
         with self._gate:
             if interrupt not in self._released:  # a release may arrive before its hold
@@ -377,7 +377,7 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Predict at which report the next callable comes, if they keep coming as often as the last two did."""
+        """Predict the next report with a callable, from the distance between the last two."""
         if not self._offered:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every
@@ -402,7 +402,7 @@ class Session:
 
 
 def _own_step(step: Any) -> int | None:
-    """Return the step as a number that the database can hold.
+    """Return the step as a number that the database can store.
 
     Raise TypeError or ValueError if it is not one.
     """
@@ -435,7 +435,7 @@ RANK_PROCESS = "_TUNER_RANK_PROCESS"
 
 @dataclass(slots=True)
 class _Outside:
-    """Takes the place of a trial when a training function is called directly, to debug it."""
+    """Replaces a trial when a training function is called directly, to debug it."""
 
     reports: int = 0
     odd: MetricWarnings = field(default_factory=MetricWarnings)
@@ -451,7 +451,7 @@ _outside = _Outside()
 
 
 def _inside(name: str) -> Session | script_client.ScriptClient | None:
-    """Return the session of this process, or None in a process that has nothing to do with trials."""
+    """Return the session of this process, or None in a process that does not belong to a trial."""
     if _current is None and (script := script_client.connected()) is not None:
         return script
     if _current is None and RANK_PROCESS in os.environ:
@@ -465,21 +465,20 @@ def _inside(name: str) -> Session | script_client.ScriptClient | None:
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
     """Report metrics, and optionally a checkpoint. Every rank must call this, equally often.
 
-    The call returns at once, unless the scheduler decides at this report; then it waits for the decision, about a
-    millisecond. A trial that is to end leaves the training function here, by an exception that `except Exception`
-    does not catch.
+    The call returns at once, unless the scheduler decides at this report; then it waits about a millisecond for the
+    decision. If the trial must end, this raises an exception that `except Exception` does not catch.
 
     Outside a trial, for example when you call your function directly to debug it, the metrics are checked and printed
-    in one line. A callable is not called then, and a directory is left alone.
+    in one line. Then a callable is not called, and a directory is not touched.
 
     Args:
         metrics: numbers by name. Nested dicts are flattened with "/". Only the metrics of rank 0 count. A metric
             that is None is left out, or is NaN if it is the objective.
-        step: your own count of batches or samples. It is kept with the report: as `step` in `trial.history`, and
-            as the x axis `user_step` of the API's curves.
-        checkpoint: a directory, or a callable that is given an empty directory to fill. A directory is taken over
-            before this returns: moved if it is in the temp directory, else copied. A callable is called only when
-            a checkpoint is due. The directories of several ranks become one checkpoint.
+        step: your own count of batches or samples. It is stored with the report: `step` in `trial.history`, and the x
+            axis `user_step` in the API's curves.
+        checkpoint: a directory, or a callable that gets an empty directory and fills it. A directory is moved (if it is
+            in the temp directory) or copied before this returns. A callable is called only when a checkpoint is due.
+            The directories of several ranks become one checkpoint.
 
     Raises:
         TypeError: a metric is not a number; the message names it.
@@ -492,7 +491,7 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint to continue from, or None at a fresh start and outside a trial."""
+    """Return the checkpoint to continue from. None if the trial starts from the beginning, and outside a trial."""
     running = _inside("get_checkpoint")
     return running.checkpoint if running is not None else None
 
@@ -500,7 +499,7 @@ def get_checkpoint() -> Checkpoint | None:
 def get_context() -> Context:
     """Return the ids, ranks and configuration of this trial.
 
-    Outside a trial the ids are empty, and the process is the only rank.
+    Outside a trial, the ids are empty, and the process is the only rank.
     """
     running = _inside("get_context")
     if running is not None:
@@ -520,7 +519,7 @@ def get_context() -> Context:
 
 
 def should_checkpoint() -> bool:
-    """Return whether a checkpoint passed to the next `report` would be used.
+    """Return whether a checkpoint is due at the next `report`.
 
     The answer is the same on all ranks, and False outside a trial.
     """

@@ -1,7 +1,7 @@
-"""Functions that a PyTorch training function usually needs: `tuner.torch`.
+"""`tuner.torch`: functions for PyTorch training code.
 
-The functions and their arguments are those of `ray.train.torch`. None of them is required: a function that uses plain
-`torch.distributed` and DDP, and only `tuner.report` from this package, works as well.
+The functions and their arguments are those of `ray.train.torch`. All of them are optional: a function that uses plain
+`torch.distributed` and DDP, and only `tuner.report` from this package, works too.
 """
 
 from __future__ import annotations
@@ -10,21 +10,36 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
-
+from tuner.names import with_extra
 from tuner.trials.training import session
 from tuner.trials.training.weights import load_model as load_model
 from tuner.trials.training.weights import load_weights as load_weights
 
+<<<<<<< HEAD
 __all__ = ["get_device", "get_devices", "load_model", "load_weights", "prepare_data_loader", "prepare_model"]
+=======
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import (
+        DataLoader,
+        DistributedSampler,
+        IterableDataset,
+        RandomSampler,
+        Sampler,
+        SequentialSampler,
+    )
+except ImportError as error:
+    raise ImportError(f"tuner.torch needs PyTorch: {with_extra('torch')} ({error})") from error
+
+__all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
+>>>>>>> main
 
 
 def get_devices() -> list[torch.device]:
     """Return all devices of this rank, or the CPU if it has no GPU.
 
-    Outside a trial return the device that a script of one process would use.
+    Outside a trial, return the device that a script with one process would use.
     """
     current = session.current()
     if current is None:
@@ -44,14 +59,13 @@ def prepare_model(
     parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Move the model to this rank's device and wrap it for data parallel training. With one rank it is only moved.
+    """Move the model to this rank's device and wrap it for data parallel training. With one rank, only move it.
 
     Args:
         model: the model to wrap.
         move_to_device: whether to move the model to this rank's device, or another device to move it to.
         parallel_strategy: "ddp" wraps the model in DistributedDataParallel; "fsdp" shards its parameters with
-            FSDP2 (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None leaves it as it
-            is.
+            FSDP2 (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None does not wrap it.
         parallel_strategy_kwargs: options for DDP or `fully_shard`.
     """
     if parallel_strategy not in ("ddp", "fsdp", None):
@@ -78,18 +92,18 @@ def prepare_data_loader(
     move_to_device: bool = True,
     auto_transfer: bool = True,
 ) -> Any:
-    """Return a loader of this rank's share of the data, with the same options and a distributed sampler.
+    """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size stays that of one rank. The loader counts epochs, starting from the checkpoint that the trial
-    continues from. So every epoch is shuffled anew, in the same way after a resume, and `set_epoch` is not needed.
-    If the loader has your own sampler, its samples are divided among the ranks. Iterable data sets are not changed,
-    since only they know how to divide themselves.
+    The batch size is the one of each rank. The loader counts epochs, starting from the trial's checkpoint. So every
+    epoch is shuffled differently, in the same way after a resume, and `set_epoch` is not needed. If the loader has your
+    own sampler, its samples are divided among the ranks. Iterable data sets are not changed, because only they know how
+    to divide themselves.
 
     Args:
         data_loader: the loader to divide.
         add_dist_sampler: divide the data among the ranks.
         move_to_device: move the tensors of each batch to this rank's device.
-        auto_transfer: copy the next batch to a GPU while the present one is used.
+        auto_transfer: copy the next batch to a GPU while the current one is used.
     """
     sampler: Any = None
     if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
@@ -205,7 +219,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Move tensors to a device, also those inside tuples, lists, dicts, and objects that have a `to` method."""
+    """Move tensors to a device, including those in tuples, lists, dicts, and objects with a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -12,8 +12,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Say that this process answers.
-         * @description Answer as long as the process can.
+         * Check that this process answers.
+         * @description Answer as long as the event loop runs.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -32,8 +32,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Say whether the database takes writes, is up to date, and the driver answers.
-         * @description Answer 200 if the service can do its work, and 503 with the reasons if it cannot.
+         * Check that the database accepts writes and is up to date, and that the driver answers.
+         * @description Answer 200 if the service is ready, else 503 with the reasons.
          */
         get: operations["health_readyz"];
         put?: never;
@@ -52,8 +52,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get the figures of the service and its driver for Prometheus.
-         * @description Answer with all figures.
+         * Get the metrics of the service and its driver for Prometheus.
+         * @description Answer with all metrics.
          */
         get: operations["health_metrics"];
         put?: never;
@@ -91,7 +91,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Check a spec and say what would be done. Nothing is created. */
+        /** Check a spec and return what would be done. Nothing is created. */
         post: operations["experiments_dry_run"];
         delete?: never;
         options?: never;
@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples or limits of an experiment, also while it runs. */
+        /** Change the name, notes, tags, num_samples or limits of an experiment. It may be running. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -144,7 +144,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Hide an experiment that has ended from lists. Everything about it is kept. */
+        /** Hide an experiment that has ended from lists. No data are deleted. */
         post: operations["experiments_archive"];
         delete?: never;
         options?: never;
@@ -178,7 +178,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ask for trials with these configurations, next and on top of num_samples. */
+        /** Enqueue trials with these configurations. They start next, and do not count towards num_samples. */
         post: operations["experiments_enqueue"];
         delete?: never;
         options?: never;
@@ -193,7 +193,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best report so far, with the configuration and the checkpoint that go with it. */
+        /** Get the best report so far, with its configuration and checkpoint. */
         get: operations["experiments_best"];
         put?: never;
         post?: never;
@@ -210,7 +210,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials that no other one beats in all objectives. */
+        /** Get the trials of the Pareto front. */
         get: operations["experiments_pareto"];
         put?: never;
         post?: never;
@@ -261,7 +261,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best trials, and others from all ranks behind them: what a chart of very many trials shows. */
+        /** Get a sample of the trials for a chart: the best ones, and others spread evenly over the rest of the ranking. */
         get: operations["experiments_sample"];
         put?: never;
         post?: never;
@@ -278,7 +278,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the curves of a metric, at the resolution of a screen. Spikes are kept. */
+        /** Get the curves of a metric, reduced to the resolution of a screen. Spikes are kept. */
         get: operations["experiments_curves"];
         put?: never;
         post?: never;
@@ -295,7 +295,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best value by time, a point for each improvement. */
+        /** Get the best value over time, with a point for each improvement. */
         get: operations["experiments_best_so_far"];
         put?: never;
         post?: never;
@@ -312,7 +312,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended. */
+        /** Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended. */
         get: operations["experiments_importance"];
         put?: never;
         post?: never;
@@ -329,7 +329,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get when it will end, what it will have found by then, and what more training would bring. */
+        /** Get a forecast: when the experiment ends, its best value then, and the gain of more training. */
         get: operations["experiments_forecast"];
         put?: never;
         post?: never;
@@ -380,7 +380,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the segments of all trials, oldest first, each with the source of its weights. */
+        /** List the segments of all trials, oldest first, with the source of their weights. */
         get: operations["experiments_segments"];
         put?: never;
         post?: never;
@@ -397,7 +397,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get when trials waited, started and ran, and what nodes and GPUs did meanwhile. */
+        /** Get when trials waited, started and ran, and how nodes and GPUs were used meanwhile. */
         get: operations["experiments_timeline"];
         put?: never;
         post?: never;
@@ -414,7 +414,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow everything that happens. Resumes after Last-Event-ID or the parameter after. */
+        /** Follow the log. Resumes after Last-Event-ID or the parameter after. */
         get: operations["experiments_events"];
         put?: never;
         post?: never;
@@ -431,7 +431,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after. */
+        /** Follow changed rows and the points of new reports. Resumes after Last-Event-ID or the parameter after. */
         get: operations["experiments_changes"];
         put?: never;
         post?: never;
@@ -482,7 +482,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get what its ranks printed, by segment and rank. */
+        /** Get the logs of its ranks, by segment and rank. */
         get: operations["trials_logs"];
         put?: never;
         post?: never;
@@ -499,7 +499,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get what one rank printed as plain text, and follow what it prints. */
+        /** Get the log of one rank as plain text, and optionally follow it. */
         get: operations["trials_log_text"];
         put?: never;
         post?: never;
@@ -516,7 +516,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get what its ranks used over time: CPU, memory, GPU, by segment and rank. */
+        /** Get the CPU, memory and GPU use of its ranks over time, by segment and rank. */
         get: operations["trials_usage"];
         put?: never;
         post?: never;
@@ -550,7 +550,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the segments of this and other trials that led to its weights, and the schedule of configurations. */
+        /** Get the lineage: the segments of this and other trials that led to its weights, and the schedule of configurations. */
         get: operations["trials_lineage"];
         put?: never;
         post?: never;
@@ -584,7 +584,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the Python stack of each rank and what it uses at this moment. */
+        /** Get the current Python stack and resource usage of each rank. */
         get: operations["trials_live"];
         put?: never;
         post?: never;
@@ -637,7 +637,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Keep a checkpoint, whatever the policy of the experiment says. */
+        /** Pin a checkpoint, so that the experiment's policy does not delete it. */
         post: operations["checkpoints_pin"];
         delete?: never;
         options?: never;
@@ -654,7 +654,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Leave a checkpoint to the policy of the experiment again. */
+        /** Unpin a checkpoint, so that the experiment's policy applies again. */
         post: operations["checkpoints_unpin"];
         delete?: never;
         options?: never;
@@ -688,7 +688,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Continue an experiment that is paused, or whose script is gone. */
+        /** Continue an experiment that is paused, or whose script has ended. */
         post: operations["experiments_resume"];
         delete?: never;
         options?: never;
@@ -739,7 +739,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Run an experiment that has ended again, if its limits allow more trials. */
+        /** Run an ended experiment again, if its limits allow more trials. */
         post: operations["experiments_continue"];
         delete?: never;
         options?: never;
@@ -756,7 +756,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** End the trial at its next report. The experiment goes on. */
+        /** End the trial at its next report. The experiment continues. */
         post: operations["trials_stop"];
         delete?: never;
         options?: never;
@@ -790,7 +790,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Try a failed trial again: a new trial with its configuration starts from its newest checkpoint. */
+        /** Retry a failed trial: a new trial with its configuration starts from its newest checkpoint. */
         post: operations["trials_retry"];
         delete?: never;
         options?: never;
@@ -966,7 +966,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get the nodes of the cluster, the worker groups on them, and what waits for what.
+         * Get the nodes of the cluster, the worker groups on them, and those that wait for resources.
          * @description Ask the driver host. Experiments that scripts drive themselves are not listed.
          */
         get: operations["cluster_cluster"];
@@ -985,12 +985,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say who the caller is, and whether a token is needed */
+        /** Get who the caller is, and whether a token is needed */
         get: operations["access_session"];
         put?: never;
-        /** Sign in with a token: sets a cookie that scripts cannot read */
+        /** Sign in with a token. Sets a cookie that scripts cannot read */
         post: operations["access_sign_in"];
-        /** Sign out: ends the session and removes the cookie */
+        /** Sign out. Ends the session and removes the cookie */
         delete: operations["access_sign_out"];
         options?: never;
         head?: never;
@@ -1004,10 +1004,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All tokens, newest first; for admins */
+        /** List tokens, newest first; for admins */
         get: operations["access_tokens"];
         put?: never;
-        /** Create a token; its secret is in this answer only; for admins */
+        /** Create a token. Only this response contains its secret; for admins */
         post: operations["access_create_token"];
         delete?: never;
         options?: never;
@@ -1024,7 +1024,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Revoke a token; every service notices within 5 s; for admins */
+        /** Revoke a token. Every service notices within 5 s; for admins */
         post: operations["access_revoke_token"];
         delete?: never;
         options?: never;
@@ -1039,7 +1039,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who changed what, newest first; for admins */
+        /** List who changed what, newest first; for admins */
         get: operations["access_audit"];
         put?: never;
         post?: never;
@@ -1056,10 +1056,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All webhooks, newest first; for editors */
+        /** List webhooks, newest first; for editors */
         get: operations["webhooks_list"];
         put?: never;
-        /** Create a webhook; its secret is in this answer only; for editors */
+        /** Create a webhook. Only this response contains its secret; for editors */
         post: operations["webhooks_create"];
         delete?: never;
         options?: never;
@@ -1093,7 +1093,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The deliveries of a webhook, newest first; for editors */
+        /** List the deliveries of a webhook, newest first; for editors */
         get: operations["webhooks_deliveries"];
         put?: never;
         post?: never;
@@ -1112,7 +1112,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Send a delivery of the event `test` now; for editors */
+        /** Send the event `test` now; for editors */
         post: operations["webhooks_test"];
         delete?: never;
         options?: never;
@@ -1278,12 +1278,12 @@ export interface components {
         };
         /**
          * AuditEntry
-         * @description A call that changed something, or tried to.
+         * @description A request that changed something, or tried to.
          */
         AuditEntry: {
             /**
              * Id
-             * @description its number; a later entry has a larger one
+             * @description its number; later entries have larger numbers
              */
             id: number;
             /**
@@ -1298,7 +1298,7 @@ export interface components {
             actor: string;
             /**
              * Token Id
-             * @description tok_..., if it had a valid token
+             * @description tok_..., if the request had a valid token
              */
             token_id: string | null;
             /**
@@ -1308,17 +1308,17 @@ export interface components {
             method: string;
             /**
              * Path
-             * @description the address that was called
+             * @description the path that was requested
              */
             path: string;
             /**
              * Status
-             * @description of the answer; 401 and 403: it was refused
+             * @description status of the answer; 401 and 403: the request was refused
              */
             status: number;
             /**
              * Address
-             * @description where the call came from
+             * @description the IP address of the caller
              */
             address: string;
         };
@@ -1340,7 +1340,7 @@ export interface components {
         };
         /**
          * Best
-         * @description The best report within the constraints or, with scope "last", the trial with the best last report.
+         * @description The best report that satisfies the constraints or, with scope "last", the best of the trials' last reports.
          */
         Best: {
             /**
@@ -1350,7 +1350,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -1365,14 +1365,14 @@ export interface components {
             iteration: number | null;
             /**
              * Params
-             * @description of the segment that reported this value
+             * @description ordinal of the segment that reported this value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if none is kept
+             * @description its checkpoint; null if it has none
              */
             checkpoint_id: string | null;
             /** @description null if no trial was trained to its end */
@@ -1387,7 +1387,7 @@ export interface components {
             x: number[];
             /**
              * Y
-             * @description the best value by then
+             * @description the best value up to this time
              */
             y: number[];
         };
@@ -1400,7 +1400,7 @@ export interface components {
             x: number[];
             /**
              * Y
-             * @description the best value by then
+             * @description the best value up to this time
              */
             y: number[];
             /**
@@ -1422,7 +1422,7 @@ export interface components {
         Bundle: {
             /**
              * Sha256
-             * @description SHA-256 of the zip file that was uploaded; a spec names it as its bundle
+             * @description SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it
              */
             sha256: string;
             /**
@@ -1446,27 +1446,27 @@ export interface components {
         };
         /**
          * Changes
-         * @description The changes after one entry of an experiment's log: rows as they are now, and the points of new reports.
+         * @description The changes since an entry of an experiment's log: changed rows in their current state, and points of new reports.
          *
-         *     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         *     A row replaces the earlier row with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
          */
         Changes: {
             /**
              * Since
-             * @description the event_seq after which this changed
+             * @description the message has the changes after this event_seq
              */
             since: number;
             /**
              * Seq
-             * @description the event_seq up to which the log is covered; also the id of the message
+             * @description the message has the changes up to this event_seq; also the id of the message
              */
             seq: number;
             /**
              * Reset
-             * @description too much has changed: read everything again; the lists are empty
+             * @description true if too much has changed: the lists are empty, and you have to read everything again
              */
             reset: boolean;
-            /** @description null while only its last_event_seq changes */
+            /** @description null if only its last_event_seq has changed */
             experiment: components["schemas"]["Experiment"] | null;
             /**
              * Trials
@@ -1480,7 +1480,7 @@ export interface components {
             segments: components["schemas"]["SegmentItem"][];
             /**
              * Decisions
-             * @description new ones, and earlier ones with a new state
+             * @description new decisions, and earlier ones with a new state
              */
             decisions: components["schemas"]["Decision"][];
             /**
@@ -1503,7 +1503,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description where it is stored
+             * @description its path or URI
              */
             uri: string;
             /**
@@ -1518,13 +1518,13 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
+             * @description Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI
              */
             node: string | null;
         };
         /**
          * CheckpointItem
-         * @description A checkpoint, with where it comes from.
+         * @description A checkpoint and its source.
          */
         CheckpointItem: {
             /**
@@ -1534,7 +1534,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description where it is stored
+             * @description its path or URI
              */
             uri: string;
             /**
@@ -1549,7 +1549,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
+             * @description Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI
              */
             node: string | null;
             /**
@@ -1580,12 +1580,12 @@ export interface components {
             state: "uploading" | "ready" | "deleted";
             /**
              * Pinned
-             * @description it is kept, whatever the policy of the experiment says
+             * @description whether it is pinned, so that the experiment's policy does not delete it
              */
             pinned: boolean;
             /**
              * Actions
-             * @description what can be done with it now
+             * @description the actions that its state allows now
              */
             actions: ("fork" | "pin" | "unpin")[];
         };
@@ -1598,7 +1598,7 @@ export interface components {
             items: components["schemas"]["CheckpointItem"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
@@ -1611,7 +1611,7 @@ export interface components {
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs in use, also by others than this service
+             * @description CPUs in use, including use by others
              */
             cpus_in_use: number;
             /**
@@ -1621,7 +1621,7 @@ export interface components {
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs in use, also by others than this service
+             * @description GPUs in use, including use by others
              */
             gpus_in_use: number;
             /**
@@ -1631,12 +1631,12 @@ export interface components {
             nodes: components["schemas"]["ClusterNode"][];
             /**
              * Groups
-             * @description worker groups that have room, oldest first
+             * @description worker groups that have resources, oldest first
              */
             groups: components["schemas"]["ClusterGroup"][];
             /**
              * Waiting
-             * @description worker groups that wait, in the order of their turns
+             * @description worker groups that wait, in the order of the queue
              */
             waiting: components["schemas"]["ClusterWait"][];
             /**
@@ -1647,7 +1647,7 @@ export interface components {
         };
         /**
          * ClusterGroup
-         * @description A worker group that has room.
+         * @description A worker group that has resources.
          */
         ClusterGroup: {
             /**
@@ -1672,7 +1672,7 @@ export interface components {
             segment_id: string;
             /**
              * Resources
-             * @description of each rank
+             * @description resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1680,7 +1680,7 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when it got its room
+             * @description when it got its resources
              */
             since: string;
             /**
@@ -1746,7 +1746,7 @@ export interface components {
             host: string;
             /**
              * Pid
-             * @description its process on that node
+             * @description its process id on that node
              */
             pid: number;
             /**
@@ -1757,7 +1757,7 @@ export interface components {
         };
         /**
          * ClusterShare
-         * @description The priority and weight of an experiment that runs here, and its share of the cluster.
+         * @description A running experiment's priority, weight and share of the cluster.
          */
         ClusterShare: {
             /**
@@ -1777,28 +1777,28 @@ export interface components {
             weight: number;
             /**
              * Share
-             * @description largest part of any resource of the cluster that it holds, from 0 to 1
+             * @description its dominant share: the largest share of any of the cluster's resources that it holds, from 0 to 1
              */
             share: number;
             /**
              * Groups
-             * @description worker groups that it holds
+             * @description number of its worker groups that have resources
              */
             groups: number;
             /**
              * Waiting
-             * @description worker groups of it that wait
+             * @description number of its worker groups that wait
              */
             waiting: number;
         };
         /**
          * ClusterWait
-         * @description A worker group that waits.
+         * @description A worker group that waits for resources.
          */
         ClusterWait: {
             /**
              * Position
-             * @description its place in the order in which groups are served, from 1
+             * @description its position in the queue, from 1
              */
             position: number;
             /**
@@ -1828,7 +1828,7 @@ export interface components {
             workers: number;
             /**
              * Resources
-             * @description of each rank
+             * @description resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1836,17 +1836,17 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description since when it waits
+             * @description when it began to wait
              */
             since: string;
             /**
              * Priority
-             * @description of its experiment
+             * @description the priority of its experiment
              */
             priority: number;
             /**
              * Reserved
-             * @description it has waited for long, so what is free on its nodes is kept for it
+             * @description whether it has waited for so long that free resources are reserved for it
              */
             reserved: boolean;
             /**
@@ -1866,7 +1866,7 @@ export interface components {
             };
             /**
              * Config
-             * @description what the function would get
+             * @description the nested dict that the training function would get
              */
             config: {
                 [key: string]: unknown;
@@ -1921,23 +1921,23 @@ export interface components {
         CurveSegment: {
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the segment's number within the trial, from 1
              */
             ordinal: number;
             /**
              * Cause
-             * @description why it was started
+             * @description the cause of its start
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * X
-             * @description iterations, steps or seconds, as asked for
+             * @description iterations, steps or seconds, as requested
              */
             x: number[];
             /**
              * Y
-             * @description the values; null where one is not finite
+             * @description the values; null for values that are not finite
              */
             y: (number | null)[];
         };
@@ -1962,12 +1962,12 @@ export interface components {
             x: "step" | "user_step" | "time";
             /**
              * Width
-             * @description of each group of this many reports the lowest and the highest are there; 1: all reports
+             * @description number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are returned
              */
             width: number;
             /**
              * Left Out
-             * @description trials of the experiment that are not among these
+             * @description number of trials of the experiment that have no curve here
              */
             left_out: number;
             /**
@@ -1975,7 +1975,7 @@ export interface components {
              * @description one curve for each trial
              */
             series: components["schemas"]["Series"][];
-            /** @description the best value by time */
+            /** @description the best value over time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
         /** Decision */
@@ -2009,13 +2009,13 @@ export interface components {
             time: string;
             /**
              * Kind
-             * @description what was decided
+             * @description the kind of decision
              * @enum {string}
              */
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
-             * @description the trial that it is about; null: the experiment
+             * @description number of the trial that it is about; null if it is about the experiment
              */
             trial_id: string | null;
             /**
@@ -2034,7 +2034,7 @@ export interface components {
             items: components["schemas"]["Decision"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
@@ -2045,12 +2045,12 @@ export interface components {
         Delivery: {
             /**
              * Id
-             * @description dlv_...; also in the header Tuner-Delivery, the same at every attempt
+             * @description dlv_...; also in the header Tuner-Delivery; the same for every attempt
              */
             id: string;
             /**
              * Event
-             * @description what happened; test: somebody asked for a test
+             * @description the event; test: a test that somebody requested
              */
             event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
@@ -2060,28 +2060,28 @@ export interface components {
             experiment_id: string;
             /**
              * State
-             * @description failed: given up after the last attempt
+             * @description failed: no attempt succeeded, and no more are made
              * @enum {string}
              */
             state: "pending" | "delivered" | "failed";
             /**
              * Attempts
-             * @description how often it was sent
+             * @description number of attempts so far
              */
             attempts: number;
             /**
              * Next Attempt At
-             * @description null if it is not pending
+             * @description time of the next attempt; null if it is not pending
              */
             next_attempt_at: string | null;
             /**
              * Last Status
-             * @description the status of the receiver's latest answer, if any
+             * @description the HTTP status of the receiver's latest answer, if any
              */
             last_status: number | null;
             /**
              * Last Error
-             * @description why the latest attempt failed, if it did
+             * @description the error of the latest attempt, if it failed
              */
             last_error: string | null;
             /**
@@ -2108,13 +2108,13 @@ export interface components {
             items: components["schemas"]["Delivery"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
         /**
          * DryRun
-         * @description The consequences of creating this experiment.
+         * @description The effects that creating this experiment would have.
          */
         DryRun: {
             /**
@@ -2135,26 +2135,26 @@ export interface components {
             mode: "min" | "max";
             /**
              * Scheduler
-             * @description what "auto" stands for, with all options and what it inherits
+             * @description the scheduler, with "auto" resolved and all options, including inherited ones
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description what "auto" stands for, with all options
+             * @description the searcher, with "auto" resolved and all options
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Notes
-             * @description why these, and other defaults that were chosen, in words
+             * @description why the scheduler, the searcher and other defaults were chosen, in words
              */
             notes: string[];
             /**
              * Num Samples
-             * @description trials to be started; null: until the time budget is spent
+             * @description number of trials; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
@@ -2173,12 +2173,12 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Gpu Hours At Most
-             * @description if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or num_samples, is not known
+             * @description the GPU hours if every trial trains to max_t at seconds_per_iteration, or what the limits allow if that is less; null if unknown
              */
             gpu_hours_at_most: number | null;
             /**
              * Configurations
-             * @description of the first trials, as long as no result is known
+             * @description configurations of the trials that start before any result is known
              */
             configurations: components["schemas"]["Configuration"][];
         };
@@ -2191,7 +2191,7 @@ export interface components {
             pointer: string;
             /**
              * Message
-             * @description what is wrong, what was expected, and what is near
+             * @description what is wrong, what was expected, and the nearest valid name
              */
             message: string;
         };
@@ -2282,19 +2282,19 @@ export interface components {
             name: string;
             /**
              * Notes
-             * @description notes of users, in Markdown
+             * @description the users' notes, in Markdown
              */
             notes: string;
             /**
              * Tags
-             * @description keys and values that users gave it
+             * @description tags that users have set
              */
             tags: {
                 [key: string]: string;
             };
             /**
              * Metric
-             * @description the first objective, the one that schedulers look at
+             * @description the first objective, which schedulers use
              */
             metric: string;
             /**
@@ -2305,12 +2305,12 @@ export interface components {
             mode: "min" | "max";
             /**
              * Objectives
-             * @description all objectives; the first is the one that schedulers look at
+             * @description all objectives; schedulers use the first
              */
             objectives: components["schemas"]["Objective"][];
             /**
              * Num Samples
-             * @description trials to start; null: until the time budget is spent
+             * @description number of trials to start; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
@@ -2330,7 +2330,7 @@ export interface components {
             seed: number;
             /**
              * Priority
-             * @description experiments of a higher priority get room on the cluster first
+             * @description experiments of a higher priority get resources first
              */
             priority: number;
             /**
@@ -2347,28 +2347,28 @@ export interface components {
             };
             /**
              * Search
-             * @description as it was requested; `resolved` has what is used
+             * @description as in the spec; `resolved` has the one that is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as it was requested; `resolved` has what is used
+             * @description as in the spec; `resolved` has the one that is used
              */
             scheduler: {
                 [key: string]: unknown;
             };
-            /** @description null if an older version created it */
+            /** @description the scheduler and searcher that are used; null if an older version created the experiment */
             resolved: components["schemas"]["Resolved"] | null;
             /**
              * Method
-             * @description in a few words: "tpe + asha", "freeze_thaw (auto)"
+             * @description the search method in a few words: "tpe + asha", "freeze_thaw (auto)"
              */
             method: string;
             /**
              * Stop
-             * @description when a trial is complete, besides max_t
+             * @description when a trial is complete, in addition to max_t
              */
             stop: {
                 [key: string]: unknown;
@@ -2379,53 +2379,53 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description null if the function is pickled by value
+             * @description 'module:function'; null if the function is pickled by value
              */
             entrypoint: string | null;
             /**
              * Forked From
-             * @description the experiment whose spec this one began with; null: it is no fork
+             * @description the experiment that this one was forked from; null if it is not a fork
              */
             forked_from: string | null;
             /**
              * Abandoned
-             * @description its script is gone and no driver has it; it continues when it is resumed
+             * @description whether its script has ended and no driver drives it; it continues when it is resumed
              */
             abandoned: boolean;
             /**
              * How To Go On
-             * @description if it is abandoned, what to do, in words
+             * @description if it is abandoned: what to do, in words
              */
             how_to_go_on: string | null;
             /**
              * Metrics
-             * @description names reported so far
+             * @description names of the metrics reported so far
              */
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
             /**
              * Expected Gpu Hours
-             * @description at its end, if its other trials use as many as those so far; null: too early to tell
+             * @description estimated GPU hours at its end, if further trials use as many as those so far; null if it is too early to tell
              */
             expected_gpu_hours: number | null;
             /**
              * Trials
-             * @description how many trials there are
+             * @description number of trials
              */
             trials: number;
             /** @description the best trial so far */
             best: components["schemas"]["Best"] | null;
             /**
              * Labels
-             * @description what the values of a parameter stand for, if they are indices of choices
+             * @description for parameters whose values are indices of choices: the meaning of each index
              */
             labels: {
                 [key: string]: unknown[];
             };
             /**
              * Actions
-             * @description what its state allows now: verbs, edit (PATCH), delete, ...
+             * @description the actions that its state allows now: verbs, edit (PATCH), delete, ...
              */
             actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "fork" | "enqueue" | "archive" | "unarchive" | "delete")[];
         };
@@ -2438,7 +2438,7 @@ export interface components {
             items: components["schemas"]["Experiment"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
@@ -2451,7 +2451,7 @@ export interface components {
         Failure: {
             /**
              * Kind
-             * @description user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work
+             * @description user: the trial's code failed; system: a node, process or device failed; placement: no resources; spec: the spec cannot work
              * @enum {string}
              */
             kind: "user" | "system" | "placement" | "spec";
@@ -2462,7 +2462,7 @@ export interface components {
             cause: string;
             /**
              * Message
-             * @description one line: what went wrong
+             * @description the error in one line
              */
             message: string;
             /**
@@ -2500,7 +2500,7 @@ export interface components {
         };
         /**
          * Finished
-         * @description The trial that was trained to its end with the best last value.
+         * @description The best trial, by its last value, among those that were trained to their end.
          */
         Finished: {
             /**
@@ -2510,7 +2510,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -2532,13 +2532,13 @@ export interface components {
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if none is kept
+             * @description its checkpoint; null if it has none
              */
             checkpoint_id: string | null;
         };
         /**
          * Forecast
-         * @description A forecast as of the newest event, from how much recorded searches still found when they were as far as this one.
+         * @description A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage.
          */
         Forecast: {
             /**
@@ -2551,15 +2551,15 @@ export interface components {
              * @description when the newest event was; null before the first
              */
             time: string | null;
-            /** @description null: it has ended, or it is too early to tell */
+            /** @description its expected end; null if it has ended or it is too early to tell */
             end: components["schemas"]["ForecastEnd"] | null;
-            /** @description its best value at the end, never worse than the present one; null: it is too early to tell */
+            /** @description its best value at the end, never worse than the current one; null if it is too early to tell */
             best: components["schemas"]["ForecastRange"] | null;
-            /** @description what more training would bring; null: it is too early to tell */
+            /** @description the effect of more training; null if it is too early to tell */
             more: components["schemas"]["ForecastMore"] | null;
             /**
              * Summary
-             * @description all of it, or why there is none, in sentences
+             * @description the forecast in sentences, or why there is none
              */
             summary: string;
         };
@@ -2573,37 +2573,37 @@ export interface components {
             limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
             /**
              * Reason
-             * @description what ends it, in words
+             * @description the cause of the end, in words
              */
             reason: string;
-            /** @description seconds that it will still run, without the time for which it is paused */
+            /** @description the remaining running time in seconds, without pauses */
             seconds: components["schemas"]["ForecastRange"];
         };
         /** ForecastMore */
         ForecastMore: {
             /**
              * Gpu Hours
-             * @description the GPU hours that this is about; null if trials use no GPUs
+             * @description the additional GPU hours; null if trials use no GPUs
              */
             gpu_hours: number | null;
             /**
              * Seconds
-             * @description how long they take at the present pace
+             * @description seconds that they take at the current pace
              */
             seconds: number;
             /**
              * Improvement
-             * @description by how much the best value will improve on average; above 0 whatever the mode
+             * @description the expected improvement of the best value; positive for both modes
              */
             improvement: number;
             /**
              * Low
-             * @description it will improve by at least this in nine of ten cases
+             * @description the improvement is at least this with a probability of 90 %
              */
             low: number;
             /**
              * High
-             * @description it will improve by at most this in nine of ten cases
+             * @description the improvement is at most this with a probability of 90 %
              */
             high: number;
             /**
@@ -2614,22 +2614,22 @@ export interface components {
         };
         /**
          * ForecastRange
-         * @description An expected value with an interval that is meant to hold in eight of ten cases.
+         * @description An expected value with an 80 % prediction interval.
          */
         ForecastRange: {
             /**
              * Expected
-             * @description the middle of what is to be expected
+             * @description the expected value
              */
             expected: number;
             /**
              * Low
-             * @description where the interval begins
+             * @description lower end of the interval
              */
             low: number;
             /**
              * High
-             * @description where the interval ends
+             * @description upper end of the interval
              */
             high: number;
         };
@@ -2637,13 +2637,13 @@ export interface components {
         Health: {
             /**
              * Status
-             * @description ok: it answers; ready or unready: whether it can run experiments
+             * @description ok: the service answers; ready or unready: whether it can run experiments
              * @enum {string}
              */
             status: "ok" | "ready" | "unready";
             /**
              * Problems
-             * @description why it is not ready
+             * @description the reasons why it is not ready
              * @default []
              */
             problems: string[];
@@ -2674,22 +2674,22 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first; they add up to 1; empty if there are too few results
+             * @description the most important first; the importances add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
              * Trials
-             * @description ended trials with a result
+             * @description number of ended trials with a result that were used
              */
             trials: number;
             /**
              * Needed
-             * @description how many of these are needed
+             * @description number of such trials that is needed
              */
             needed: number;
             /**
              * Left Out
-             * @description ended trials that were not used; at most 5,000 are, evenly spaced
+             * @description number of ended trials that were not used; at most 5,000 evenly spaced ones are used
              */
             left_out: number;
         };
@@ -2700,7 +2700,7 @@ export interface components {
         Improvement: {
             /**
              * Seq
-             * @description the place of its report in the log
+             * @description event_seq of its report
              */
             seq: number;
             /**
@@ -2710,7 +2710,7 @@ export interface components {
             metric: string;
             /**
              * Seconds
-             * @description since the experiment's start
+             * @description seconds since the experiment's start
              */
             seconds: number;
             /**
@@ -2752,7 +2752,7 @@ export interface components {
             budget: number | null;
             /**
              * Gpu Hours
-             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             * @description GPU hours that all trials together may use; once they are used up, trials end at their next report, or after stop_grace_s
              */
             gpu_hours: number | null;
             /**
@@ -2769,7 +2769,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
+             * @description seconds to wait for resources once it is the trial's turn; a longer wait is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -2781,7 +2781,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Stop Grace S
-             * @description seconds that a rank has to leave training before its group is killed
+             * @description seconds that a rank has to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
@@ -2795,7 +2795,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -2805,7 +2805,7 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description train with these to repeat what was found
+             * @description the configurations in order; train with them to repeat the result
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
@@ -2826,17 +2826,17 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the segment's number within the trial, from 1
              */
             ordinal: number;
             /**
              * Cause
-             * @description why it was started
+             * @description the cause of its start
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
@@ -2847,7 +2847,7 @@ export interface components {
             start_iteration: number;
             /**
              * End Iteration
-             * @description where the next one continued from it, or where it is now
+             * @description the training_iteration from which the next segment continued; for the last segment, its current one
              */
             end_iteration: number;
             /**
@@ -2890,7 +2890,7 @@ export interface components {
         };
         /**
          * LiveRank
-         * @description The stack and the resource usage of a rank now. null if it does not answer, or uses no GPU.
+         * @description The current stack and resource usage of a rank. Values are null if it does not answer or uses no GPU.
          */
         LiveRank: {
             /**
@@ -2920,17 +2920,17 @@ export interface components {
             threads: number | null;
             /**
              * Gpu Bytes
-             * @description allocated by torch
+             * @description GPU memory allocated by torch
              */
             gpu_bytes: number | null;
             /**
              * Gpu Reserved Bytes
-             * @description reserved by torch
+             * @description GPU memory reserved by torch
              */
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
-             * @description how busy its GPUs are, with all their processes
+             * @description utilization of its GPUs, by all processes that use them
              */
             gpu_percent: number | null;
         };
@@ -2951,12 +2951,12 @@ export interface components {
             rank: number;
             /**
              * Stream
-             * @description always output: both streams, in the order in which they were written
+             * @description always 'output': stdout and stderr, in the order in which they were written
              */
             stream: string;
             /**
              * Text
-             * @description what it printed; a separate line says where bytes are missing
+             * @description the text that it printed; a separate line marks where bytes are missing
              */
             text: string;
             /**
@@ -2966,17 +2966,17 @@ export interface components {
             start: number;
             /**
              * End
-             * @description the offset that follows the text; ask for what follows with `offset`
+             * @description offset of the end of the text, in bytes; pass it as `offset` to get what follows
              */
             end: number;
             /**
              * Left Out
-             * @description how many bytes in between are not kept; a line in the text says where
+             * @description number of bytes in between that were not kept; a line in the text marks where
              */
             left_out: number;
             /**
              * Complete
-             * @description the text goes up to the end, and the rank prints no more
+             * @description whether the text includes the end of the log, and the rank prints no more
              */
             complete: boolean;
         };
@@ -3016,7 +3016,7 @@ export interface components {
              * @description the trial's number
              */
             trial_number: number;
-            /** @description where it is in its life */
+            /** @description its state */
             state: components["schemas"]["TrialState"];
             /**
              * Distance
@@ -3080,27 +3080,27 @@ export interface components {
         };
         /**
          * Pareto
-         * @description The trials that no other one beats in all objectives, by their newest values.
+         * @description The Pareto front, by the newest values of the trials.
          */
         Pareto: {
             /**
              * Metrics
-             * @description the objectives, in their order
+             * @description the objectives, in the order of the spec
              */
             metrics: string[];
             /**
              * Items
-             * @description by number, at most 1,000
+             * @description ordered by number; at most 1,000
              */
             items: components["schemas"]["Trial"][];
             /**
              * Total
-             * @description how many trials are on the front
+             * @description number of trials on the front
              */
             total: number;
             /**
              * Of
-             * @description how many trials were compared
+             * @description number of trials that were compared
              */
             of: number;
         };
@@ -3111,12 +3111,12 @@ export interface components {
         Point: {
             /**
              * Seq
-             * @description its place in the log
+             * @description its event_seq, the position in the log
              */
             seq: number;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -3126,7 +3126,7 @@ export interface components {
             segment: number;
             /**
              * Cause
-             * @description why that segment was started
+             * @description the cause of that segment
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
@@ -3137,7 +3137,7 @@ export interface components {
             iteration: number;
             /**
              * Step
-             * @description the training code's own count, if it gives one
+             * @description the step count of the training code, if it passed one
              */
             step: number | null;
             /**
@@ -3147,12 +3147,12 @@ export interface components {
             time: string;
             /**
              * Seconds
-             * @description since the experiment's start
+             * @description seconds since the experiment's start
              */
             seconds: number;
             /**
              * Metrics
-             * @description the values by name; null where one is not finite
+             * @description the values by metric name; null for values that are not finite
              */
             metrics: {
                 [key: string]: number | null;
@@ -3188,12 +3188,12 @@ export interface components {
             type: string;
             /**
              * Title
-             * @description the phrase of the status
+             * @description the phrase of the HTTP status
              */
             title: string;
             /**
              * Status
-             * @description the status of the answer
+             * @description the HTTP status
              */
             status: number;
             /**
@@ -3208,14 +3208,14 @@ export interface components {
             request_id: string | null;
             /**
              * Errors
-             * @description each mistake with the field that it is about
+             * @description each mistake, with the field that it is about
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
         };
         /**
          * Replay
-         * @description The outcome of a replay beside what happened. Nothing is estimated: what was not recorded is censored.
+         * @description The outcome of a replay, compared with what happened. Nothing is estimated: values that were not recorded are censored.
          */
         Replay: {
             /**
@@ -3225,7 +3225,7 @@ export interface components {
             summary: string;
             /**
              * Method
-             * @description what was replayed, in a few words: "asha(reduction_factor=3)"
+             * @description the scheduler in a few words: "asha(reduction_factor=3)"
              */
             method: string;
             /**
@@ -3244,21 +3244,21 @@ export interface components {
             } | null;
             /**
              * Saved
-             * @description share of the reports that would not have been made; an upper bound if trials are censored
+             * @description share of the reports that would have been saved; an upper bound if trials are censored
              */
             saved: number;
             /**
              * Censored
-             * @description trials that would have gone on beyond what was recorded of them
+             * @description number of trials that would have trained for longer than was recorded
              */
             censored: number;
-            /** @description what the experiment cost and found */
+            /** @description the cost and the result of the experiment */
             recorded: components["schemas"]["ReplayTotals"];
-            /** @description what it would have; the cost is a lower bound if trials are censored */
+            /** @description the cost and the result of the replay; the cost is a lower bound if trials are censored */
             replayed: components["schemas"]["ReplayTotals"];
             /**
              * Notes
-             * @description how to read it, in sentences
+             * @description notes on how to read the outcome
              */
             notes: string[];
             /**
@@ -3281,7 +3281,7 @@ export interface components {
             reports: number;
             /**
              * Training S
-             * @description seconds of training of all trials together, without starts
+             * @description seconds of training of all trials together, without their starts
              */
             training_s: number;
             /**
@@ -3296,7 +3296,7 @@ export interface components {
             best_trial: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective that satisfies the constraints
              */
             best_value: number | null;
         };
@@ -3304,7 +3304,7 @@ export interface components {
         ReplayedTrial: {
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             number: number;
             /**
@@ -3316,17 +3316,17 @@ export interface components {
             };
             /** @description what happened */
             recorded: components["schemas"]["TrialOutcome"];
-            /** @description what would have happened; null: it would not have been started */
+            /** @description the outcome in the replay; null: it would not have been started */
             replayed: components["schemas"]["TrialOutcome"] | null;
         };
         /**
          * Resolved
-         * @description The scheduler and the searcher that are used for what was requested.
+         * @description The scheduler and the searcher that are actually used.
          */
         Resolved: {
             /**
              * Scheduler
-             * @description what "auto" stands for, with all options and what it inherits
+             * @description the scheduler, with "auto" resolved and all options, including inherited ones
              */
             scheduler: {
                 [key: string]: unknown;
@@ -3340,7 +3340,7 @@ export interface components {
             } | null;
             /**
              * Constraints
-             * @description what results must satisfy: {"size": {"max": 0.25}}
+             * @description the constraints on results: {"size": {"max": 0.25}}
              * @default {}
              */
             constraints: {
@@ -3348,7 +3348,7 @@ export interface components {
             };
             /**
              * Budget
-             * @description what the search may spend and how to raise it, in words
+             * @description how much the search may train, and how to raise that, in words
              */
             budget: string | null;
         };
@@ -3398,7 +3398,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
              * @default trial
              * @enum {string}
              */
@@ -3408,12 +3408,12 @@ export interface components {
         ScheduleEntry: {
             /**
              * Iteration
-             * @description after which it applies
+             * @description the training_iteration after which this configuration applies
              */
             iteration: number;
             /**
              * Trial Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -3600,7 +3600,7 @@ export interface components {
             items: components["schemas"]["SegmentItem"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
@@ -3613,14 +3613,14 @@ export interface components {
             trial_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the trial's number within the experiment, from 0
              */
             number: number;
-            /** @description where it is in its life */
+            /** @description its state */
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective that satisfies the constraints
              */
             best_value: number | null;
             /**
@@ -3631,12 +3631,12 @@ export interface components {
         };
         /**
          * Session
-         * @description Return who the caller is, according to the service.
+         * @description Information on the caller.
          */
         Session: {
             /**
              * Required
-             * @description whether the service asks for a token
+             * @description whether the service requires a token
              */
             required: boolean;
             /**
@@ -3656,12 +3656,12 @@ export interface components {
             expires_at: string | null;
             /**
              * Project
-             * @description the only project that the caller sees; null: all
+             * @description the only project that the caller may see; null: all
              */
             project: string | null;
             /**
              * Sign In Url
-             * @description where a browser signs in with the organization's provider; null: there is none
+             * @description URL to sign in with the organization's provider; null if there is none
              */
             sign_in_url: string | null;
         };
@@ -3669,12 +3669,12 @@ export interface components {
         Share: {
             /**
              * Parameter
-             * @description its name, flat
+             * @description its path: 'optimizer/lr'
              */
             parameter: string;
             /**
              * Share
-             * @description from 0 to 1
+             * @description its importance, from 0 to 1
              */
             share: number;
         };
@@ -3701,7 +3701,7 @@ export interface components {
         };
         /**
          * Timeline
-         * @description A page of the timeline: some of the trials over time, and the devices that they held.
+         * @description A page of the timeline: some of the trials, and the devices that they held.
          */
         Timeline: {
             /**
@@ -3712,7 +3712,7 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description seconds that it spans, until now or until the experiment ended
+             * @description its length in seconds, up to now or the end of the experiment
              */
             duration_s: number;
             /**
@@ -3722,25 +3722,25 @@ export interface components {
             trials: components["schemas"]["TimelineTrial"][];
             /**
              * Devices
-             * @description by node; only what these trials held
+             * @description the devices that these trials held, by node
              */
             devices: components["schemas"]["TimelineDevice"][];
             /**
              * Totals
-             * @description seconds of these trials together, by phase
+             * @description seconds in each phase, summed over these trials
              */
             totals: {
                 [key: string]: number;
             };
             /**
              * Total
-             * @description how many trials the experiment has
+             * @description number of trials of the experiment
              */
             total: number;
         };
         /**
          * TimelineDevice
-         * @description A GPU, or the place of one rank on a node without GPUs.
+         * @description A GPU, or on a node without GPUs the slot of one rank.
          */
         TimelineDevice: {
             /**
@@ -3750,7 +3750,7 @@ export interface components {
             host: string;
             /**
              * Name
-             * @description "GPU 0", or "rank 1" for the first place of a rank
+             * @description "GPU 0", or "rank 1" for the first slot of a rank
              */
             name: string;
             /**
@@ -3760,7 +3760,7 @@ export interface components {
             busy: number;
             /**
              * Spans
-             * @description in time, with idle ones between
+             * @description its spans in order, with idle ones between them
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
@@ -3779,7 +3779,7 @@ export interface components {
             start: number;
             /**
              * End
-             * @description seconds since started_at; duration_s if it goes on
+             * @description seconds since started_at; equal to duration_s if it has not ended
              */
             end: number;
             /**
@@ -3805,7 +3805,7 @@ export interface components {
              * @description trl_...
              */
             trial_id: string;
-            /** @description where it is in its life */
+            /** @description its state */
             state: components["schemas"]["TrialState"];
             /**
              * Spans
@@ -3861,7 +3861,7 @@ export interface components {
             used_at: string | null;
             /**
              * Secret
-             * @description only in the answer that creates it; nobody can read it again
+             * @description the secret; only the response that creates the token contains it
              */
             secret: string | null;
         };
@@ -3878,7 +3878,7 @@ export interface components {
         };
         /**
          * Trial
-         * @description One configuration that is evaluated, with its newest results.
+         * @description One configuration under evaluation, with its newest results.
          */
         Trial: {
             /**
@@ -3986,7 +3986,7 @@ export interface components {
             ended_at: string | null;
             /**
              * Actions
-             * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
@@ -4004,7 +4004,7 @@ export interface components {
             x: "step" | "time";
             /**
              * Items
-             * @description in the order in which they were first reported
+             * @description the curves, in the order in which the metrics were first reported
              */
             items: components["schemas"]["MetricCurve"][];
         };
@@ -4115,13 +4115,13 @@ export interface components {
             ended_at: string | null;
             /**
              * Actions
-             * @description what its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
             /**
              * Segments
-             * @description in the order in which they ran
+             * @description its segments, oldest first
              */
             segments: components["schemas"]["Segment"][];
         };
@@ -4129,17 +4129,17 @@ export interface components {
         TrialOutcome: {
             /**
              * State
-             * @description censored: it would have gone on beyond what was recorded of it, with unknown cost and result
+             * @description censored: it would have trained for longer than was recorded, with unknown cost and result
              */
             state: components["schemas"]["TrialState"] | "censored";
             /**
              * Iterations
-             * @description reports, each counted once
+             * @description number of reports
              */
             iterations: number;
             /**
              * Value
-             * @description the value of the first objective that counts; null if none is within the constraints
+             * @description its value of the first objective; null if no report satisfies the constraints
              */
             value: number | null;
             /**
@@ -4157,38 +4157,38 @@ export interface components {
             items: components["schemas"]["Trial"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
             /**
              * Total
-             * @description how many trials match, on all pages together
+             * @description number of matching trials on all pages
              */
             total: number;
         };
         /**
          * TrialSample
-         * @description Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them.
+         * @description A sample of an experiment's trials: the best ones, and others spread evenly over the rest of the ranking.
          */
         TrialSample: {
             /**
              * Items
-             * @description by number; all trials, if there are no more than were asked for
+             * @description ordered by number; all trials if there are at most `size`
              */
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the place of each item by best value among all trials, from 1; those without a value are last
+             * @description the rank of each item among all trials by best value, from 1; trials without a value are last
              */
             ranks: number[];
             /**
              * Total
-             * @description how many trials there are
+             * @description number of all trials
              */
             total: number;
             /**
              * Trained
-             * @description iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             * @description sum of the iterations of all completed and stopped trials, at most max_t each; null without a max_t
              */
             trained: number | null;
         };
@@ -4263,12 +4263,12 @@ export interface components {
             id: string;
             /**
              * Url
-             * @description where deliveries are sent
+             * @description the URL to which deliveries are sent
              */
             url: string;
             /**
              * Events
-             * @description what it is told of
+             * @description the events that it receives
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
@@ -4278,7 +4278,7 @@ export interface components {
             project: string | null;
             /**
              * Experiment Id
-             * @description only this experiment; null: all of the project
+             * @description only this experiment; null: all experiments of the project
              */
             experiment_id: string | null;
             /**
@@ -4300,7 +4300,7 @@ export interface components {
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; it is shown only in the answer to the request that creates the webhook
+             * @description the key of the signatures; only the response that creates the webhook contains it
              */
             secret: string | null;
         };
@@ -4328,13 +4328,13 @@ export interface components {
             storage: string | null;
             /**
              * Frequency
-             * @description reports between checkpoints; null: only when something needs one
+             * @description reports between checkpoints; null: only when a checkpoint is needed
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after which the next milestone saves a checkpoint; limits what a crash can lose; null: never
+             * @description seconds after a checkpoint until the next milestone saves another one, which limits the loss of a crash; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -4375,7 +4375,7 @@ export interface components {
             python: string;
             /**
              * Packages
-             * @description versions of packages that it may depend on, for the record
+             * @description versions of the packages that it may depend on; only recorded
              */
             packages?: {
                 [key: string]: string;
@@ -4387,7 +4387,7 @@ export interface components {
             sys_path?: string[];
             /**
              * Working Dir
-             * @description the directory of the script, for scaling.working_dir
+             * @description the directory of the script, which scaling.working_dir may use
              * @default
              */
             working_dir: string;
@@ -4417,7 +4417,7 @@ export interface components {
             budget: number | null;
             /**
              * Gpu Hours
-             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             * @description GPU hours that all trials together may use; once they are used up, trials end at their next report, or after stop_grace_s
              * @default null
              */
             gpu_hours: number | null;
@@ -4435,7 +4435,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
+             * @description seconds to wait for resources once it is the trial's turn; a longer wait is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -4447,7 +4447,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Stop Grace S
-             * @description seconds that a rank has to leave training before its group is killed
+             * @description seconds that a rank has to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
@@ -4498,7 +4498,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
              * @default trial
              * @enum {string}
              */
@@ -4506,7 +4506,7 @@ export interface components {
         };
         /**
          * Spec
-         * @description One experiment: what is tried, what counts as better, who decides, and what may be used.
+         * @description One experiment: the space, the objective, the scheduler and searcher, and the limits.
          * @example {
          *       "name": "digits",
          *       "entrypoint": "tuner.examples.digits:train",
@@ -4576,7 +4576,7 @@ export interface components {
             command: string[] | string | null;
             /**
              * Metric Pattern
-             * @description a regular expression that reads metrics from what a command prints
+             * @description a regular expression that finds metrics in the output of a command
              * @default null
              * @example loss: (?P<loss>[0-9.]+)
              */
@@ -4589,7 +4589,7 @@ export interface components {
             bundle: string | null;
             /**
              * Space
-             * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
+             * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} or another domain
              */
             space: {
                 [key: string]: components["schemas"]["Parameter"];
@@ -4601,12 +4601,12 @@ export interface components {
             metric: string | string[];
             /**
              * Mode
-             * @description whether to minimise or to maximise it; one for all, or one for each
+             * @description whether to minimise or maximise the metric; one for all metrics, or a list with one for each
              */
             mode: ("min" | "max") | ("min" | "max")[];
-            /** @description which configurations to try next */
+            /** @description the searcher, which chooses the configurations to try */
             search?: components["schemas"]["Search"];
-            /** @description which trials go on, and which stop early */
+            /** @description the scheduler, which decides which trials continue and which stop early */
             scheduler?: components["schemas"]["Scheduler"];
             /**
              * Stop
@@ -4701,7 +4701,7 @@ export interface components {
             executor: "auto" | "ray" | "local" | "agents";
             /**
              * Warm Start
-             * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
+             * @description earlier experiments to learn from, by id or name; auto: those with the same metric and a similar space; null: none
              * @default null
              */
             warm_start: "auto" | string[] | null;
@@ -4989,7 +4989,7 @@ export interface components {
         };
         /**
          * Parameter
-         * @description what a parameter may be
+         * @description the domain of a parameter
          */
         Parameter: {
             /** @constant */
@@ -5103,13 +5103,13 @@ export interface components {
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that it sees; null: all, or the one of the caller
+             * @description the only project that it may see; null: all, or the caller's project if the caller is limited to one
              * @default null
              */
             project: string | null;
             /**
              * Expires Days
-             * @description null: it never expires
+             * @description days until it expires; days until it expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
@@ -5121,13 +5121,13 @@ export interface components {
         NewWebhook: {
             /**
              * Url
-             * @description where deliveries are sent by POST, such as https://example.com/hook; redirects are not followed
+             * @description the URL to which deliveries are sent by POST, such as https://example.com/hook; redirects are not followed
              * @example https://example.com/hook
              */
             url: string;
             /**
              * Events
-             * @description what it is told of
+             * @description the events that it receives
              * @example [
              *       "experiment.completed",
              *       "trial.failed"
@@ -5136,19 +5136,19 @@ export interface components {
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only experiments of this project; null: all, or the one of the caller
+             * @description only experiments of this project; null: all projects, or the caller's project if the caller is limited to one
              * @default null
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description exp_...: only this experiment; null: all of the project
+             * @description exp_...: only this experiment; null: all experiments of the project
              * @default null
              */
             experiment_id: string | null;
             /**
              * Format
-             * @description json, or slack for an incoming webhook of Slack
+             * @description json, or slack for Slack's incoming webhooks
              * @default json
              * @enum {string}
              */
@@ -5162,18 +5162,18 @@ export interface components {
         };
         /**
          * WebhookPatch
-         * @description The changes of a webhook. A field that is null or left out stays as it is.
+         * @description Changes of a webhook. Fields that are null or left out keep their values.
          */
         WebhookPatch: {
             /**
              * Url
-             * @description where deliveries are sent from now on
+             * @description the new URL
              * @default null
              */
             url: string | null;
             /**
              * Events
-             * @description what it is told of
+             * @description the events that it receives
              * @default null
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[] | null;
@@ -5192,7 +5192,7 @@ export interface components {
         };
         /**
          * ExperimentPatch
-         * @description The fields of an experiment that may be changed at any time. Fields that are left out stay as they are.
+         * @description The fields of an experiment that may be changed at any time. Fields that are left out keep their values.
          */
         ExperimentPatch: {
             /**
@@ -5222,7 +5222,7 @@ export interface components {
             } | null;
             /**
              * Num Samples
-             * @description trials to start, those of the past included; null: as many as the time budget allows
+             * @description trials to start in total, including those that have started; null: as many as the time budget allows
              * @default null
              */
             num_samples: number | null;
@@ -5242,7 +5242,7 @@ export interface components {
             weight: number | null;
             /**
              * Limits
-             * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
+             * @description limits to replace; the others keep their values; running ranks keep their old limits until they restart
              * @default null
              * @example {
              *       "max_concurrent_trials": 4,
@@ -5268,7 +5268,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description a type or its JSON form; null: configurations come in the order of the experiment
+             * @description a type or its JSON form; null: the recorded configurations, in their original order
              * @default null
              */
             search: string | {
@@ -5276,7 +5276,7 @@ export interface components {
             } | null;
             /**
              * Max Concurrent Trials
-             * @description trials that train at once; null: as many as did
+             * @description trials that train at once; null: as many as trained at once in the experiment
              * @default null
              */
             max_concurrent_trials: number | null;
@@ -5288,7 +5288,7 @@ export interface components {
         Enqueue: {
             /**
              * Configurations
-             * @description flat or nested params; what one leaves out is drawn at random
+             * @description flat or nested params; missing ones are drawn at random
              * @example [
              *       {
              *         "lr": 0.01,
@@ -5310,13 +5310,13 @@ export interface components {
         Fork: {
             /**
              * Checkpoint Id
-             * @description one of the trial's; null: the newest that can be used
+             * @description one of the trial's checkpoints; null: the newest usable one
              * @default null
              */
             checkpoint_id: string | null;
             /**
              * Params
-             * @description flat params to change; the others are the trial's
+             * @description flat params to change; the others are copied from the trial
              * @default {}
              * @example {
              *       "lr": 0.001
@@ -5333,7 +5333,7 @@ export interface components {
         Continuation: {
             /**
              * Num Samples
-             * @description trials to add; of a grid, how many more times to run it; null: none, the limits allow more
+             * @description trials to add; for a grid, how many more times to run it; null: add none, because raised limits allow more already
              * @default null
              * @example 20
              */
@@ -5341,12 +5341,12 @@ export interface components {
         };
         /**
          * ExperimentFork
-         * @description A new experiment with the spec of this one, changed.
+         * @description A new experiment with the spec of this one and changes.
          */
         ExperimentFork: {
             /**
              * Changes
-             * @description a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, anything else replaces. Without a name, the new experiment gets that of this one and -fork
+             * @description a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, any other value replaces the old one. Without a name, the new experiment is named after this one, with the suffix -fork
              * @default {}
              * @example {
              *       "limits": {
@@ -5365,7 +5365,7 @@ export interface components {
             };
             /**
              * Learn
-             * @description add this experiment to warm_start, so that the search begins with what its trials have shown
+             * @description add this experiment to warm_start, so that the new search learns from its trials
              * @default false
              */
             learn: boolean;
@@ -5684,7 +5684,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -5720,7 +5720,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -5736,7 +5736,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it is not ready; problems says why */
+            /** @description it is not ready; `problems` has the reasons */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5790,17 +5790,17 @@ export interface operations {
             query?: {
                 /** @description only experiments in this state */
                 state?: components["schemas"]["ExperimentState"] | null;
-                /** @description any part of the name */
+                /** @description only experiments with this text in their name */
                 name?: string | null;
-                /** @description key or key=value; if repeated, all must be there */
+                /** @description only experiments with this tag, as key or key=value; if repeated, with all of them */
                 tag?: string[] | null;
-                /** @description no: leave archived ones out; yes: only those; all: both */
+                /** @description no: leave out archived experiments; yes: only archived ones; all: both */
                 archived?: "no" | "yes" | "all";
                 /** @description only experiments of this project */
                 project?: string | null;
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
@@ -5818,14 +5818,14 @@ export interface operations {
                     "application/json": components["schemas"]["ExperimentPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5858,7 +5858,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first answer */
+                /** @description a repeated request with the same key creates nothing and gets the first response */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -5879,7 +5879,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5888,7 +5888,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5915,7 +5915,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5958,7 +5958,7 @@ export interface operations {
             query?: {
                 /** @description how many configurations to show */
                 configurations?: number;
-                /** @description how long one unit of time_attr takes, to forecast GPU hours */
+                /** @description how long one unit of time_attr takes, to estimate GPU hours */
                 seconds_per_iteration?: number | null;
             };
             header?: never;
@@ -5980,7 +5980,7 @@ export interface operations {
                     "application/json": components["schemas"]["DryRun"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5989,7 +5989,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6007,7 +6007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6066,14 +6066,14 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6118,7 +6118,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
+                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
                 "if-match"?: string | null;
             };
             path: {
@@ -6136,7 +6136,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6145,7 +6145,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6190,7 +6190,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6223,7 +6223,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag with which the experiment was read; the request fails if it has been changed since, reports aside */
+                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
                 "if-match"?: string | null;
             };
             path: {
@@ -6247,7 +6247,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6256,7 +6256,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6292,7 +6292,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6325,7 +6325,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first answer */
+                /** @description a repeated request with the same key creates nothing and gets the first response */
                 "idempotency-key"?: string | null;
             };
             path: {
@@ -6349,7 +6349,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6358,7 +6358,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6394,7 +6394,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6453,7 +6453,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6462,7 +6462,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6498,7 +6498,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6548,7 +6548,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6557,7 +6557,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6584,7 +6584,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6638,7 +6638,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6647,7 +6647,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6683,7 +6683,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6733,14 +6733,14 @@ export interface operations {
                     "application/json": components["schemas"]["Best"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6799,14 +6799,14 @@ export interface operations {
                     "application/json": components["schemas"]["Pareto"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6853,7 +6853,7 @@ export interface operations {
                 state?: ("uploading" | "ready" | "deleted") | null;
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
@@ -6874,14 +6874,14 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6924,13 +6924,13 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
+                /** @description a column: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before it sorts in descending order; trials without a value come last, equal ones are sorted by number */
                 sort?: string;
-                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) ?= (is in this JSON list; null stands for no value), a value */
+                /** @description a condition: a column, an operator, a value; the operators are = != < <= > >= ~ (contains this text) ?= (is in this JSON list; null stands for no value); if repeated, all conditions must hold */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
@@ -6951,14 +6951,14 @@ export interface operations {
                     "application/json": components["schemas"]["TrialPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6999,7 +6999,7 @@ export interface operations {
     experiments_sample: {
         parameters: {
             query?: {
-                /** @description how many trials at most; half of them are the best */
+                /** @description number of trials at most; half of them are the best ones */
                 size?: number;
             };
             header?: never;
@@ -7020,14 +7020,14 @@ export interface operations {
                     "application/json": components["schemas"]["TrialSample"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7068,19 +7068,19 @@ export interface operations {
     experiments_curves: {
         parameters: {
             query?: {
-                /** @description by default the objective */
+                /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
+                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without one are left out); time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
-                /** @description about how many points a curve over the whole range has; 1000 by default */
+                /** @description approximate number of points of a curve over the whole range; default: 1000 */
                 points?: number | null;
-                /** @description where the range begins, on the axis x */
+                /** @description start of the range on the axis x */
                 from?: number | null;
-                /** @description where the range ends */
+                /** @description end of the range on the axis x */
                 to?: number | null;
-                /** @description numbers of trials; by default those of /trials/sample with size=limit */
+                /** @description numbers of trials; default: the trials of /trials/sample with size=limit */
                 trial?: number[] | null;
-                /** @description how many trials, if `trial` names none */
+                /** @description number of trials if `trial` is not given */
                 limit?: number;
                 /**
                  * @deprecated
@@ -7104,16 +7104,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Curves"];
+                    "application/vnd.tuner.curves": string;
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7154,7 +7155,7 @@ export interface operations {
     experiments_best_so_far: {
         parameters: {
             query?: {
-                /** @description by default the objective */
+                /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
             };
             header?: never;
@@ -7175,14 +7176,14 @@ export interface operations {
                     "application/json": components["schemas"]["BestSoFarOf"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7244,14 +7245,14 @@ export interface operations {
                     "application/json": components["schemas"]["Importances"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7292,7 +7293,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description how many GPU hours `more` is about; if trials use no GPUs, hours of the experiment. At most twice the training so far counts */
+                /** @description additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It is limited to twice the training so far */
                 hours?: number;
             };
             header?: never;
@@ -7313,14 +7314,14 @@ export interface operations {
                     "application/json": components["schemas"]["Forecast"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7383,7 +7384,7 @@ export interface operations {
                     "application/json": components["schemas"]["Replay"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7392,7 +7393,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7419,7 +7420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7453,13 +7454,13 @@ export interface operations {
             query?: {
                 /** @description a trial's number */
                 trial?: number | null;
-                /** @description of these kinds only; may be repeated */
+                /** @description only decisions of this kind; may be repeated */
                 kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
-                /** @description any part of the reason */
+                /** @description only decisions with this text in their reason */
                 text?: string | null;
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
@@ -7480,14 +7481,14 @@ export interface operations {
                     "application/json": components["schemas"]["DecisionPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7528,11 +7529,11 @@ export interface operations {
     experiments_segments: {
         parameters: {
             query?: {
-                /** @description of these causes only; may be repeated */
+                /** @description only segments with this cause; may be repeated */
                 cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
@@ -7553,14 +7554,14 @@ export interface operations {
                     "application/json": components["schemas"]["SegmentPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7603,7 +7604,7 @@ export interface operations {
             query?: {
                 /** @description the number of the first trial */
                 first?: number;
-                /** @description how many trials */
+                /** @description number of trials */
                 limit?: number;
             };
             header?: never;
@@ -7624,14 +7625,14 @@ export interface operations {
                     "application/json": components["schemas"]["Timeline"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7676,7 +7677,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description as after; browsers send it */
+                /** @description same as `after`; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -7696,7 +7697,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7741,7 +7742,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description as after; browsers send it */
+                /** @description same as `after`; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -7761,7 +7762,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["Changes"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7820,14 +7821,14 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7890,7 +7891,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description the trial that is forked: the new one has not been started yet */
+            /** @description the trial that is forked, because the new one has not been started yet */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -7899,7 +7900,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7908,7 +7909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7944,7 +7945,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7980,13 +7981,13 @@ export interface operations {
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only this many lines of each, the last ones */
+                /** @description only this many lines at the end of each log */
                 tail?: number | null;
-                /** @description only what follows this byte: `end` of the answer before */
+                /** @description only what follows this byte; pass `end` of the previous answer */
                 offset?: number | null;
-                /** @description at most this many bytes of each */
+                /** @description at most this many bytes of each log log */
                 limit?: number;
-                /** @description only lines that contain this, in upper or lower case */
+                /** @description only lines that contain this text, ignoring case */
                 search?: string | null;
             };
             header?: never;
@@ -8007,14 +8008,14 @@ export interface operations {
                     "application/json": components["schemas"]["Logs"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8057,7 +8058,7 @@ export interface operations {
             query?: {
                 /** @description which rank */
                 rank?: number;
-                /** @description its ordinal; by default the newest */
+                /** @description ordinal of the segment; default: the newest */
                 segment?: number | null;
                 /** @description stay connected until the rank prints no more */
                 follow?: boolean;
@@ -8080,7 +8081,7 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8144,14 +8145,14 @@ export interface operations {
                     "application/json": components["schemas"]["Usage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8194,7 +8195,7 @@ export interface operations {
             query?: {
                 /** @description time: seconds since the experiment's start */
                 x?: "step" | "time";
-                /** @description per segment and metric */
+                /** @description maximum number of points maximum number of points per segment and metric */
                 max_points?: number;
             };
             header?: never;
@@ -8215,14 +8216,14 @@ export interface operations {
                     "application/json": components["schemas"]["TrialCurves"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8281,14 +8282,14 @@ export interface operations {
                     "application/json": components["schemas"]["Lineage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8350,14 +8351,14 @@ export interface operations {
                     "application/json": components["schemas"]["Neighbours"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8416,14 +8417,14 @@ export interface operations {
                     "application/json": components["schemas"]["Live"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8500,14 +8501,14 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointItem"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8566,7 +8567,7 @@ export interface operations {
                     "application/x-tar": string;
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8634,7 +8635,7 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointItem"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8643,7 +8644,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8679,7 +8680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8729,7 +8730,7 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointItem"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8738,7 +8739,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8765,7 +8766,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8815,7 +8816,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8824,7 +8825,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8860,7 +8861,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8910,7 +8911,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8919,7 +8920,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8955,7 +8956,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9005,7 +9006,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9014,7 +9015,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9050,7 +9051,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9100,7 +9101,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9109,7 +9110,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9145,7 +9146,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9199,7 +9200,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9208,7 +9209,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9244,7 +9245,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9294,7 +9295,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9303,7 +9304,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9339,7 +9340,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9389,7 +9390,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9398,7 +9399,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9434,7 +9435,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9484,7 +9485,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9493,7 +9494,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9529,7 +9530,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9590,7 +9591,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9599,7 +9600,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9644,7 +9645,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9709,7 +9710,7 @@ export interface operations {
                     "application/json": components["schemas"]["AgentVerdict"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9718,7 +9719,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9763,7 +9764,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9828,7 +9829,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9837,7 +9838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9882,7 +9883,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9943,7 +9944,7 @@ export interface operations {
                     "application/json": components["schemas"]["Heartbeat"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9952,7 +9953,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9997,7 +9998,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10062,7 +10063,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10071,7 +10072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10116,7 +10117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10181,7 +10182,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10190,7 +10191,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10235,7 +10236,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10300,7 +10301,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10309,7 +10310,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10354,7 +10355,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10415,7 +10416,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10424,7 +10425,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10469,7 +10470,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10528,14 +10529,14 @@ export interface operations {
                     "application/json": components["schemas"]["Bundle"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10598,7 +10599,7 @@ export interface operations {
                     "application/json": components["schemas"]["Bundle"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10607,7 +10608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10625,7 +10626,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10672,14 +10673,14 @@ export interface operations {
                     "application/json": components["schemas"]["Cluster"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10735,7 +10736,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -10793,7 +10794,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10811,7 +10812,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10865,7 +10866,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10883,7 +10884,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10930,14 +10931,14 @@ export interface operations {
                     "application/json": components["schemas"]["TokenList"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10997,7 +10998,7 @@ export interface operations {
                     "application/json": components["schemas"]["Token"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11006,7 +11007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11024,7 +11025,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11074,7 +11075,7 @@ export interface operations {
                     "application/json": components["schemas"]["Token"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11083,7 +11084,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11110,7 +11111,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11162,14 +11163,14 @@ export interface operations {
                     "application/json": components["schemas"]["AuditPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11225,14 +11226,14 @@ export interface operations {
                     "application/json": components["schemas"]["WebhookList"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11292,7 +11293,7 @@ export interface operations {
                     "application/json": components["schemas"]["Webhook"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11301,7 +11302,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11319,7 +11320,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11369,14 +11370,14 @@ export interface operations {
                     "application/json": components["schemas"]["Webhook"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11442,7 +11443,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11451,7 +11452,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11478,7 +11479,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11532,7 +11533,7 @@ export interface operations {
                     "application/json": components["schemas"]["Webhook"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11541,7 +11542,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11568,7 +11569,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11623,14 +11624,14 @@ export interface operations {
                     "application/json": components["schemas"]["DeliveryPage"];
                 };
             };
-            /** @description the client has this answer already: its ETag was in If-None-Match */
+            /** @description the client already has this answer: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11698,7 +11699,7 @@ export interface operations {
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
-            /** @description a token is needed, and this is not a valid one */
+            /** @description a token is required, and this request has no valid one */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11707,7 +11708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent it, or the token's role does not allow it */
+            /** @description a page of another origin sent the request, or the token's role does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11734,7 +11735,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body is of another media type, or not in UTF-8 */
+            /** @description the body has another media type, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;

@@ -47,7 +47,7 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
         width={width}
         height={height}
         role="group"
-        aria-label={`Lineage of ${lanes.order.length} trials: ${lanes.handovers.length} times one took over another's weights`}
+        aria-label={`Lineage of ${lanes.order.length} trials: ${lanes.handovers.length} exploits`}
       >
         <defs>
           <marker
@@ -131,7 +131,7 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
           ? `Trial ${pointed.trial}, ${pointed.to > pointed.from + 1 ? `iterations ${pointed.from + 1} to ${pointed.to}` : `iteration ${pointed.to}`}: ${metric} ${written(pointed.score)} at the end`
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : `A lane is a trial, the best first; ${timeAttr.replaceAll("_", " ")} runs to the right. An arrow leads from a donor to the trial that took over its weights.`}
+            : `A lane is a trial, the best first; ${timeAttr.replaceAll("_", " ")} runs to the right. An arrow leads from a donor to the trial that continued from its checkpoint.`}
       </p>
     </div>
   );

@@ -260,7 +260,7 @@ export function ParallelChart(props: ParallelChartProps) {
                   height={layout.absent - layout.top + 16}
                   tabIndex={0}
                   role="slider"
-                  aria-label={`Choose by ${dimension.label}`}
+                  aria-label={`Filter by ${dimension.label}`}
                   aria-valuetext={chosen ? chosenWords(dimension, chosen) : "all"}
                   aria-valuenow={0}
                   onPointerDown={begin(dimension)}

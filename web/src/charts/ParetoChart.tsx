@@ -124,7 +124,7 @@ export function ParetoChart(props: ParetoChartProps) {
   };
   const xTicks = ticks("linear", plane.x.min, plane.x.max, { pixels: right - LEFT, horizontal: true });
   const yTicks = ticks("linear", plane.y.min, plane.y.max, { pixels: bottom - TOP, horizontal: false });
-  const wanted = (mode: "min" | "max") => (mode === "max" ? "more is better" : "less is better");
+  const wanted = (mode: "min" | "max") => (mode === "max" ? "higher is better" : "lower is better");
   const tipTrial = tip && trials.get(tip.number);
 
   return (

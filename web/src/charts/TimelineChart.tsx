@@ -91,7 +91,7 @@ export function TimelineChart({ lanes, seconds, label, selected, onSelect }: Tim
         </svg>
       </div>
       <p className={classes.caption} aria-live="polite">
-        {pointed ? words(pointed.lane, pointed.span) : "Point at a bar for what it is; click it for its trial."}
+        {pointed ? words(pointed.lane, pointed.span) : "Point at a bar for details; click it to open its trial."}
       </p>
     </>
   );

@@ -80,5 +80,5 @@ export async function copyText(text: string): Promise<void> {
   area.select();
   const done = document.execCommand("copy");
   area.remove();
-  if (!done) throw new Error("The browser does not let this page copy.");
+  if (!done) throw new Error("The browser does not allow this page to copy.");
 }

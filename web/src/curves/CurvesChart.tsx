@@ -187,7 +187,7 @@ export function CurvesChart(props: CurvesChartProps) {
         </span>
         {exploits && (
           <span>
-            <i className={classes.diamond} aria-hidden /> took over another trial's weights
+            <i className={classes.diamond} aria-hidden /> continued from another trial's weights
           </span>
         )}
         <span className={classes.hint}>
@@ -197,14 +197,14 @@ export function CurvesChart(props: CurvesChartProps) {
             </button>
           ) : outside > 0 ? (
             <button type="button" onClick={() => onTrim(false)}>
-              {outside === 1 ? "1 far-off point is" : `${outside} far-off points are`} not shown: show
+              {outside === 1 ? "1 outlier is" : `${outside} outliers are`} hidden: show
             </button>
           ) : !trim ? (
             <button type="button" onClick={() => onTrim(true)}>
-              Leave out far-off points
+              Hide outliers
             </button>
           ) : (
-            "drag to zoom, click a curve for its trial"
+            "drag to zoom, click a curve to open its trial"
           )}
         </span>
       </div>

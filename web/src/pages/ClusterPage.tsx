@@ -50,7 +50,7 @@ export default function ClusterPage() {
         <Panel>
           <p className={classes.words}>
             {query.error?.message} The cluster is shown while a driver runs. It starts with the first experiment that
-            this service drives; <code>tuner doctor</code> says what may keep it from starting.
+            this service drives; <code>tuner doctor</code> finds what may keep it from starting.
           </p>
         </Panel>
       )}
@@ -66,33 +66,28 @@ export default function ClusterPage() {
           <Panel flush title={`Nodes · ${found.nodes.length}`}>
             <Table
               label="Nodes"
-              heads={["Node", "Address", "CPUs in use", "GPUs in use", "What runs there"]}
+              heads={["Node", "What runs there", "CPUs in use", "GPUs in use", "Address"]}
               empty="No node is alive."
-              long={4}
+              long={1}
               rows={found.nodes.map((node) => [
                 node.name,
-                node.address,
+                <Residents key="groups" groups={found.groups} node={node.id} nameOf={nameOf} />,
                 <Use key="cpu" used={node.cpus_in_use} of={node.cpus} what={`CPUs of ${node.name}`} />,
                 <Use key="gpu" used={node.gpus_in_use} of={node.gpus} what={`GPUs of ${node.name}`} />,
-                <Residents key="groups" groups={found.groups} node={node.id} nameOf={nameOf} />,
+                node.address,
               ])}
             />
           </Panel>
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Asks for", "Priority", "Waits for", "Why it waits"]}
-              empty="Nothing waits: every trial that could run has room."
-              long={6}
+              heads={["", "Experiment", "Trial", "Why it waits", "Asks for", "Waits for", "Priority"]}
+              empty="No trial is waiting."
+              long={3}
               rows={found.waiting.map((one) => [
                 one.position,
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
-                askedWords(one.workers, one.resources),
-                one.priority,
-                <span key="since" title={`since ${moment(one.since)}`}>
-                  {duration(elapsed(one.since, null, now))}
-                </span>,
                 <span key="why">
                   {one.reason}
                   {one.reserved && (
@@ -104,6 +99,11 @@ export default function ClusterPage() {
                     </span>
                   )}
                 </span>,
+                askedWords(one.workers, one.resources),
+                <span key="since" title={`since ${moment(one.since)}`}>
+                  {duration(elapsed(one.since, null, now))}
+                </span>,
+                one.priority,
               ])}
             />
           </Panel>
@@ -111,7 +111,7 @@ export default function ClusterPage() {
             <Table
               label="Running"
               heads={["Experiment", "Trial", "Holds", "Nodes", "GPUs", "Since"]}
-              empty="No trial runs at the moment."
+              empty="No trial is running."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
@@ -128,7 +128,7 @@ export default function ClusterPage() {
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Waiting"]}
-              empty="This service drives no experiment at the moment."
+              empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),
                 one.priority,

@@ -52,8 +52,8 @@ export default function ComparePage() {
         <Panel>
           <p className={classes.words}>
             Nothing to compare yet. Open an <Link to="/experiments">experiment</Link>, tick two to ten trials in its
-            table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The address of this page holds their
-            ids, so trials of other experiments can be added to it, separated by commas.
+            table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The URL of this page contains their
+            ids. You can add trials of other experiments to it, separated by commas.
           </p>
         </Panel>
       )}
@@ -179,11 +179,11 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
       </Panel>
       <Panel
         flush
-        title={all ? "Everything" : "What they differ in"}
+        title={all ? "Everything" : "Differences"}
         aside={
           <Switch
             size="xs"
-            label="also what is the same"
+            label="show equal values too"
             checked={all}
             onChange={(event) => address.set({ all: event.currentTarget.checked ? "1" : null })}
           />

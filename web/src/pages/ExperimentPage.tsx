@@ -1,6 +1,6 @@
 import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
@@ -181,8 +181,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       },
     ];
   });
+  // The curves are drawn first, and then what is around them.
+  const later = useDeferredValue(true, false);
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
-  const table = (
+  const table = later && (
     <>
       {live.trials.isError && !live.trials.data && (
         <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
@@ -270,12 +272,14 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       x={axesOf(experiment, trials, address).x}
                       onSelect={select}
                     />
-                    <LatestDecisions
-                      experiment={experiment}
-                      live={live}
-                      onSelect={select}
-                      onAll={() => set({ tab: "decisions" })}
-                    />
+                    {later && (
+                      <LatestDecisions
+                        experiment={experiment}
+                        live={live}
+                        onSelect={select}
+                        onAll={() => set({ tab: "decisions" })}
+                      />
+                    )}
                   </div>
                 </div>
                 {history && (
@@ -432,7 +436,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`${saved.done} of ${saved.full} iterations were trained; running every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
+            title={`${saved.done} of ${saved.full} iterations were trained; training every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (
@@ -481,14 +485,14 @@ function ForecastFigures({ experiment }: { experiment: Experiment }) {
         <Figure
           label="Ends in about"
           value={duration(end.seconds.expected)}
-          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}, in eight of ten cases. ${data.summary}`}
+          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}with a probability of 80 %. ${data.summary}`}
         />
       )}
       {best && (
         <Figure
           label={`Best ${data.metric} then`}
           value={`${number(best.low)} to ${number(best.high)}`}
-          title={`in eight of ten cases. ${data.summary}`}
+          title={`with a probability of 80 %. ${data.summary}`}
         />
       )}
     </>
@@ -508,7 +512,7 @@ function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Ex
   const more = expected_gpu_hours !== null && expected_gpu_hours > gpu_hours;
   return [
     `${hours(gpu_hours)} used so far`,
-    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if its other trials use as many`] : []),
+    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if further trials use as many`] : []),
     ...(gpu_hours_saved > 0 ? [`${hours(gpu_hours_saved)} saved by stopping trials early`] : []),
     ...(limits.gpu_hours ? [`at most ${hours(limits.gpu_hours)}`] : []),
   ].join("; ");

@@ -73,7 +73,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
         <h1 className={classes.title}>{source ? `New experiment like ${source.name}` : "New experiment"}</h1>
       </div>
       {source && source.entrypoint === null && (
-        <Alert color="yellow" variant="light" title="Its function was sent from Python">
+        <Alert color="yellow" variant="light" title="Its training function was sent from Python">
           The training function of {source.name} has no entrypoint that the service could import. Enter one
           (module:function), or start the new search from Python.
         </Alert>
@@ -94,7 +94,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             />
             <TextInput
               label="Metric"
-              description="what tuner.report() calls it"
+              description="its name in tuner.report()"
               value={textOf(spec, "metric")}
               onChange={(e) => set(["metric"], e.currentTarget.value)}
             />
@@ -102,8 +102,8 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               label="Mode"
               allowDeselect={false}
               data={[
-                { value: "max", label: "max: more is better" },
-                { value: "min", label: "min: less is better" },
+                { value: "max", label: "max: higher is better" },
+                { value: "min", label: "min: lower is better" },
               ]}
               value={textOf(spec, "mode") || null}
               onChange={(value) => set(["mode"], value)}
@@ -130,7 +130,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
             <NumberInput
-              label="Workers of a trial"
+              label="Workers per trial"
               min={1}
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
@@ -150,7 +150,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             onChange={(event) => setText(event.currentTarget.value)}
           />
         </Panel>
-        <Panel title="What it would do">
+        <Panel title="Preview">
           <div aria-live="polite">
             {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error)} />}
             {check.data && !check.isError && (
@@ -158,7 +158,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                 <Facts
                   items={[
                     ["Method", `${param(check.data.search["type"])} + ${param(check.data.scheduler["type"])}`],
-                    ["Trials", check.data.num_samples ?? "until the time is spent"],
+                    ["Trials", check.data.num_samples ?? "as many as the time budget allows"],
                     [
                       "Longest trial",
                       check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
@@ -221,5 +221,5 @@ function read(text: string): [Spec | null, string | null] {
 /** "It cannot start like this: 3 mistakes". */
 function wrongTitle(error: unknown): string {
   const count = error instanceof ApiError ? (error.problem?.errors?.length ?? 0) : 0;
-  return `It cannot start like this${count > 1 ? `: ${count} mistakes` : ""}`;
+  return `The spec is not valid${count > 1 ? `: ${count} mistakes` : ""}`;
 }

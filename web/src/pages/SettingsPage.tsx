@@ -15,9 +15,9 @@ import { Webhooks } from "./Webhooks";
 
 const ROLES = [
   { value: "agent", label: "agent: runs trials, and sees nothing" },
-  { value: "viewer", label: "viewer: sees everything" },
-  { value: "editor", label: "editor: also starts, pauses and cancels" },
-  { value: "admin", label: "admin: also makes tokens" },
+  { value: "viewer", label: "viewer: reads everything" },
+  { value: "editor", label: "editor: also creates and changes experiments" },
+  { value: "admin", label: "admin: also manages tokens" },
 ];
 
 /** The settings: who may use this service, who is told of what, and who changed what. */
@@ -31,8 +31,8 @@ export default function SettingsPage() {
       <h1 className={classes.title}>Settings</h1>
       {session.data && !session.data.required && (
         <p className={classes.words}>
-          This service asks nobody for a token, as it answers this machine only. Start it with{" "}
-          <code>tuner serve --auth</code>, or on another address, and it asks everybody for one.
+          This service requires no token, because only this machine can reach it. Start it with{" "}
+          <code>tuner serve --auth</code>, or on another address, and it requires tokens.
         </p>
       )}
       {refused && (
@@ -50,7 +50,7 @@ export default function SettingsPage() {
           <Create />
           <Panel flush title={`Tokens · ${tokens.data.items.length}`}>
             {tokens.data.items.length === 0 ? (
-              <p className={classes.none}>There are none yet. Create one for each person and each script.</p>
+              <p className={classes.none}>No tokens yet. Create one for each person and each script.</p>
             ) : (
               <div className={classes.scroll} tabIndex={0} role="region" aria-label="Tokens">
                 <table className={classes.table}>
@@ -149,7 +149,7 @@ function Create() {
           onChange={(event) => setProject(event.currentTarget.value)}
         />
         <NumberInput
-          label="Days until it expires"
+          label="Expires after, in days"
           placeholder="never"
           min={1}
           value={days}
@@ -159,11 +159,11 @@ function Create() {
           Create
         </Button>
       </form>
-      {create.isError && <Mistakes error={create.error} title="It cannot be created like this" />}
+      {create.isError && <Mistakes error={create.error} title="It could not be created" />}
       {create.data?.secret && (
         <div role="status">
           <p className={classes.words}>
-            The token of <b>{create.data.name}</b>. Copy it now: nobody can read it again.
+            The token of <b>{create.data.name}</b>. Copy it now: it cannot be shown again.
           </p>
           <Snippet text={create.data.secret} />
         </div>
@@ -208,7 +208,7 @@ function Audit() {
   return (
     <Panel flush title="Latest changes">
       {audit.data.items.length === 0 ? (
-        <p className={classes.none}>Nobody has changed anything yet.</p>
+        <p className={classes.none}>No changes yet.</p>
       ) : (
         <div className={classes.scroll} tabIndex={0} role="region" aria-label="Latest changes">
           <table className={classes.table}>
@@ -217,7 +217,7 @@ function Audit() {
                 <th scope="col">When</th>
                 <th scope="col">Who</th>
                 <th scope="col">What</th>
-                <th scope="col">How it ended</th>
+                <th scope="col">Result</th>
                 <th scope="col">From</th>
               </tr>
             </thead>

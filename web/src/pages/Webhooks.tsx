@@ -37,8 +37,7 @@ export function Webhooks() {
       <Panel flush title={`Webhooks · ${items.length}`}>
         {items.length === 0 ? (
           <p className={classes.none}>
-            Nobody is told of anything yet. A webhook sends a message to an address of yours, or to Slack, when an
-            experiment ends or fails.
+            No webhooks yet. A webhook sends a message to a URL, or to Slack, when an experiment ends or fails.
           </p>
         ) : (
           <div className={classes.scroll} tabIndex={0} role="region" aria-label="Webhooks">
@@ -50,7 +49,7 @@ export function Webhooks() {
                   <th scope="col">Of</th>
                   <th scope="col">Format</th>
                   <th scope="col">
-                    <span className={classes.hidden}>What to do with it</span>
+                    <span className={classes.hidden}>Actions</span>
                   </th>
                 </tr>
               </thead>
@@ -94,7 +93,7 @@ function Row({ one }: { one: Webhook }) {
             {sure ? (
               <>
                 <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
-                  Delete it for good
+                  Delete permanently
                 </Button>
                 <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
                   Keep it
@@ -120,7 +119,7 @@ function Row({ one }: { one: Webhook }) {
   );
 }
 
-const STATE = { pending: "will be sent", delivered: "arrived", failed: "given up" } as const;
+const STATE = { pending: "pending", delivered: "delivered", failed: "failed" } as const;
 
 function Deliveries({ id }: { id: string }) {
   const query = useQuery({
@@ -206,7 +205,7 @@ function NewOne() {
           />
           {reaches && (
             <NumberInput
-              label="Value to reach"
+              label="Threshold"
               value={threshold}
               onChange={(value) => setThreshold(typeof value === "number" ? value : "")}
             />
@@ -225,14 +224,14 @@ function NewOne() {
             </button>
           ))}
         </div>
-        {create.isError && <Mistakes error={create.error} title="It cannot be created like this" />}
+        {create.isError && <Mistakes error={create.error} title="It could not be created" />}
         <Button type="submit" mt="xs" loading={create.isPending} disabled={!url.trim() || events.length === 0}>
           Create the webhook
         </Button>
       </form>
       {create.data?.secret && (
         <div role="status">
-          <p className={classes.words}>The key that signs its messages. Copy it now: nobody can read it again.</p>
+          <p className={classes.words}>The key that signs its messages. Copy it now: it cannot be shown again.</p>
           <Snippet text={create.data.secret} />
         </div>
       )}

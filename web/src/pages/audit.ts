@@ -14,7 +14,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/([^/]+)\/archive$/, "archived"],
   ["POST", /^experiments\/([^/]+)\/unarchive$/, "brought back"],
   ["POST", /^experiments\/([^/]+)\/fork$/, "forked"],
-  ["POST", /^experiments\/([^/]+)\/enqueue$/, "asked for a configuration in"],
+  ["POST", /^experiments\/([^/]+)\/enqueue$/, "enqueued a configuration in"],
   ["POST", /^experiments\/([^/]+)\/replay$/, "replayed"],
   ["POST", /^trials\/([^/]+)\/stop$/, "stopped"],
   ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
@@ -55,9 +55,9 @@ export function outcome(status: number): { words: string; good: boolean } {
   if (status === 403) return { words: "refused: not allowed", good: false };
   if (status === 404) return { words: "failed: not found", good: false };
   if (status === 409) return { words: "refused: its state does not allow it", good: false };
-  if (status === 412 || status === 428) return { words: "refused: somebody else was faster", good: false };
-  if (status === 400 || status === 422) return { words: "refused: mistakes in it", good: false };
-  if (status === 429) return { words: "refused: too often", good: false };
+  if (status === 412 || status === 428) return { words: "refused: it was changed meanwhile", good: false };
+  if (status === 400 || status === 422) return { words: "refused: not valid", good: false };
+  if (status === 429) return { words: "refused: too many attempts", good: false };
   return { words: `failed: ${status}`, good: false };
 }
 

@@ -71,7 +71,7 @@ describe("the actions of an experiment", () => {
     show(<Actions experiment={EXPERIMENT} />);
     menu();
     fireEvent.click(screen.getByText("Delete"));
-    const button = await screen.findByRole<HTMLButtonElement>("button", { name: "Delete for good" });
+    const button = await screen.findByRole<HTMLButtonElement>("button", { name: "Delete permanently" });
     expect(button.disabled).toBe(true);
     fireEvent.change(screen.getByLabelText("Type its name to confirm"), { target: { value: "digits" } });
     await act(() => Promise.resolve(fireEvent.click(button)));

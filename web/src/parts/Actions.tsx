@@ -69,12 +69,12 @@ export function Actions({ experiment }: { experiment: Experiment }) {
         </Menu.Target>
         <Menu.Dropdown className={classes.menu}>
           {!ending && !allowed.has("continue") && (
-            <Item name="Add trials" about="Start more trials than were asked for" onClick={() => setForm("continue")} />
+            <Item name="Add trials" about="Start more trials than num_samples" onClick={() => setForm("continue")} />
           )}
           {!ending && (
             <Item
               name="Try a configuration"
-              about="Choose the parameters of one more trial yourself"
+              about="Start a trial with parameters that you choose"
               onClick={() => setForm("enqueue")}
             />
           )}
@@ -87,12 +87,12 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           )}
           <Item
             name="Fork"
-            about="Start a new experiment with this spec, changed, maybe learning from these results"
+            about="Start a new experiment with this spec and changes; it can learn from these results"
             onClick={() => setForm("fork")}
           />
           <Item
             name="Clone"
-            about="Open this spec in the form of a new experiment"
+            about="Open this spec in the form for a new experiment"
             onClick={() => void navigate(`/new?clone=${experiment.id}`)}
           />
           {MENU.filter((action) => allowed.has(action)).map((action) => (
@@ -107,7 +107,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           {allowed.has("delete") && (
             <Item
               name="Delete"
-              about="Remove it for good, with its trials, checkpoints and logs"
+              about="Delete it permanently, with its trials, checkpoints and logs"
               final
               onClick={() => setForm("delete")}
             />
@@ -139,7 +139,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
 
 const ABOUT: Partial<Record<Action, string>> = {
   kill: "End its processes now, without a last report or checkpoint",
-  archive: "Hide it from the list; everything is kept",
+  archive: "Hide it from the list; no data are deleted",
   unarchive: "Show it in the list again",
 };
 

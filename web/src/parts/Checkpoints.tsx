@@ -38,8 +38,8 @@ export function Checkpoints({ trial, experiment }: { trial: TrialWithSegments; e
       {shown.length === 0 && (
         <p className={classes.none}>
           {gone > 0
-            ? "None is kept any more."
-            : "None has been saved yet. A trial saves one if its function passes checkpoint= to tuner.report()."}
+            ? "All checkpoints were deleted."
+            : "No checkpoint has been saved yet. A trial saves one if its function passes checkpoint= to tuner.report()."}
         </p>
       )}
       {shown.length > 0 && (
@@ -89,7 +89,7 @@ function Row({ one, trial, onFork }: RowProps) {
         <b>Iteration {one.step}</b>
         <span>
           {bytes(one.bytes)} · segment {one.segment} · {STATE[one.state]}
-          {one.pinned && " · pinned: it is kept"}
+          {one.pinned && " · pinned: it is not deleted"}
         </span>
         <code title={one.uri}>{one.uri}</code>
         {pin.isError && <span role="alert">{pin.error.message}</span>}
@@ -105,7 +105,11 @@ function Row({ one, trial, onFork }: RowProps) {
             size="compact-xs"
             variant="default"
             loading={pin.isPending}
-            title={one.pinned ? "Let the policy of the experiment delete it" : "Keep it, whatever the policy says"}
+            title={
+              one.pinned
+                ? "Unpin it, so that the policy may delete it"
+                : "Pin it, so that the policy does not delete it"
+            }
             onClick={() => pin.mutate()}
           >
             {one.pinned ? "Unpin" : "Pin"}

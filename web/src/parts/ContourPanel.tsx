@@ -86,8 +86,8 @@ export function ContourPanel({ experiment, trials, dimensions, where, address, .
         {...marking}
       />
       <p className={classes.noShares}>
-        Colours go by the rank in {experiment.metric}, as those of the curves. Between trials they are a mean of the
-        nearby ones, in which other parameters differ; places far from any trial stay empty.
+        Colours show the rank in {experiment.metric}, as in the curves. Between trials they are a mean of the nearby
+        ones, in which other parameters differ; places far from any trial stay empty.
       </p>
     </Panel>
   );

@@ -161,7 +161,10 @@ export function CurvesPanel({
             value={top === null ? "" : String(top)}
             onChange={(value) => set({ top: value || null })}
           />
-          <label className={classes.smooth} title="Exponential moving average; the curves as reported stay, faintly">
+          <label
+            className={classes.smooth}
+            title="Exponential moving average; the reported curves stay visible, faintly"
+          >
             smooth
             <input
               type="range"
@@ -218,7 +221,7 @@ export function CurvesPanel({
 }
 
 function waitingWords(experiment: Experiment): string {
-  if (experimentEnded(experiment.state)) return "It ended before any trial reported.";
+  if (experimentEnded(experiment.state)) return "The experiment ended before any trial reported.";
   if (experiment.trials === 0) return "Waiting for the first trial to start.";
-  return "Waiting for the first report. Every tuner.report() of a trial becomes a point here.";
+  return "Waiting for the first report. Each tuner.report() adds a point here.";
 }

@@ -44,7 +44,7 @@ export function DecisionLog({
     getItemKey: (index) => decisions[index]!.seq,
   });
   if (decisions.length === 0)
-    return <p className={classes.none}>{read ? "Nothing has been decided yet." : "Reading the decisions…"}</p>;
+    return <p className={classes.none}>{read ? "No decisions yet." : "Reading the decisions…"}</p>;
   const toggle = (seq: number) =>
     setOpen((old) => {
       const next = new Set(old);
@@ -93,7 +93,7 @@ export function DecisionLog({
               <span className={classes.reason}>
                 {decision.reason}
                 {decision.state === "pending" && <em> – not carried out yet</em>}
-                {decision.state === "superseded" && <em> – another decision took its place</em>}
+                {decision.state === "superseded" && <em> – replaced by a later decision</em>}
                 {facts.length > 0 && (
                   <button
                     type="button"

@@ -22,7 +22,7 @@ export function FailureNotice({ experiment, first, onSelect, onShowFailed }: Fai
       )}
       {failed > 1 && (
         <Anchor component="button" type="button" size="sm" onClick={onShowFailed}>
-          Show all {failed} that failed
+          Show all {failed} failed trials
         </Anchor>
       )}
     </>

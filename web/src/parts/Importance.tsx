@@ -43,10 +43,10 @@ export function cautionOf(
 ): string | null {
   const { completed, stopped } = experiment.counts;
   if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
-    return "PBT changed values during training, but only the newest ones are counted here: see the lineage of the best trial.";
+    return "PBT changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
   if (stopped > 4 * completed) {
-    return `${stopped} of ${completed + stopped} trials were stopped early. Their values are early ones, which say little about what matters in the end.`;
+    return `${stopped} of ${completed + stopped} trials were stopped early. Their early values say little about the importance for final values.`;
   }
   if (trials < PER_PARAMETER * items.length) {
     return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
@@ -70,7 +70,7 @@ export function Shares({
         {trials < needed && chosen
           ? `${trials} of the chosen trials ${trials === 1 ? "has" : "have"} ended with a result; ${needed} are needed.`
           : trials < needed
-            ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
+            ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
             : "The results do not show any difference between parameters."}
       </p>
     );
@@ -93,7 +93,7 @@ export function Shares({
       </dl>
       {caution && (
         <p className={classes.caution}>
-          <b>Take it as a hint.</b> {caution}
+          <b>This is only a hint.</b> {caution}
         </p>
       )}
       <p className={classes.noShares}>

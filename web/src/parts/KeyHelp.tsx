@@ -6,9 +6,9 @@ import { useKeys } from "./useKeys";
 const HELP: readonly (readonly [string, string])[] = [
   ["/", "go to the search field of this page"],
   ["j", "open the next trial of the table"],
-  ["k", "open the trial before it"],
-  ["x", "pick the open trial, or let it go"],
-  ["c", "compare the trials that are picked"],
+  ["k", "open the previous trial of the table"],
+  ["x", "pick the open trial, or unpick it"],
+  ["c", "compare the picked trials"],
   ["l", "switch the vertical axis of the curves between linear and log"],
   ["Esc", "close the open trial, or this list"],
   ["?", "show this list"],

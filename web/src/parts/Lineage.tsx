@@ -27,7 +27,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
     <div className={classes.overview}>
       <h3>
         {others.size === 0
-          ? "All its own"
+          ? "No other trials"
           : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}
       </h3>
       <ol className={classes.segments} aria-label="Lineage, oldest first">
@@ -70,8 +70,7 @@ const WORDS: Record<LineageSegment["cause"], (own: number, before: number | unde
   retry: () => "run again",
   resume: () => "resumed",
   fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
-  exploit: (own, before) =>
-    before === undefined || before === own ? "took over weights" : `took over from trial ${before}`,
+  exploit: (own, before) => (before === undefined || before === own ? "exploit" : `exploit of trial ${before}`),
 };
 
 function span({ start_iteration: start, end_iteration: end }: LineageSegment): string {

@@ -5,7 +5,7 @@ const WORDS: Record<StreamState, [string, string]> = {
   connecting: ["connecting", "wait"],
   live: ["live", "good"],
   reconnecting: ["reconnecting…", "held"],
-  hidden: ["live when seen", "quiet"],
+  hidden: ["live when visible", "quiet"],
 };
 
 /** Shows whether the page is being kept up to date. */

@@ -82,7 +82,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       {query.isLoading && <Skeleton height={120} />}
       {none && (
         <p className={classes.none}>
-          {search ? "No line contains this" : "Nothing has been written"}
+          {search ? "No line contains this text" : "Nothing has been printed"}
           {rank && ` by rank ${rank}`}.
         </p>
       )}
@@ -94,7 +94,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
           aside={
             <>
               <Button size="compact-xs" variant="default" onClick={() => setWhole(!whole)}>
-                {whole ? `Only the last ${TAIL} lines` : "Read it from the beginning"}
+                {whole ? `Only the last ${TAIL} lines` : "Show it from the beginning"}
               </Button>
               {ranksOf(parts ?? [], rank)
                 .slice(0, 1)
@@ -151,12 +151,12 @@ function Lines({ lines, search, aside }: LinesProps) {
       <div className={classes.bar}>
         <Switch
           size="xs"
-          label="Follow the end"
+          label="Follow new lines"
           checked={follow}
           onChange={(event) => setFollow(event.currentTarget.checked)}
         />
         <Button size="compact-xs" variant="default" disabled={first < 0} onClick={jump}>
-          {first < 0 ? "No error in it" : marked === null ? "Go to the first error" : "Next error"}
+          {first < 0 ? "No error found" : marked === null ? "Go to the first error" : "Next error"}
         </Button>
         {aside}
       </div>

@@ -126,7 +126,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             height={150}
           />
           <p className={classes.noShares}>
-            The share of the box between the worst and the best value of each objective that the front covers, when
+            The share of the box between the worst and the best value of each objective that the front dominates, when
             trials ended.
           </p>
         </Panel>

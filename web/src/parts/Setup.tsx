@@ -29,7 +29,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
           items={[
             ["Objective", `${experiment.mode} ${experiment.metric}`],
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
-            ["Samples", experiment.num_samples ?? "as many as the time allows"],
+            ["Samples", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
             ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],

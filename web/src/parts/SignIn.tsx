@@ -44,7 +44,7 @@ function SignIn() {
     <form onSubmit={(event) => void submit(event)} style={{ maxWidth: 420, margin: "64px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 8px" }}>Sign in</h1>
       <p style={{ margin: "0 0 16px" }}>
-        This service asks for a token. An admin creates one for you with <code>tuner token create</code>.
+        This service requires a token. An admin can create one for you with <code>tuner token create</code>.
       </p>
       {provider && (
         <Button component="a" href={`${provider}?next=${encodeURIComponent(`/${here}`)}`} fullWidth mb="md">

@@ -68,7 +68,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
       {query.isLoading && <Skeleton height={240} />}
       {data && (
         <>
-          <ul className={classes.legend} aria-label="What the time of all trials went to">
+          <ul className={classes.legend} aria-label="Time of all trials by phase">
             {shares(data.totals).map(({ phase, seconds, share }) => (
               <li key={phase}>
                 <i style={{ background: PHASES[phase][theme], height: 12 * PHASES[phase].share }} />{" "}
@@ -92,8 +92,8 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
           ) : (
             <div className={classes.empty} style={{ height: 160 }}>
               {devices
-                ? "No trial has got room on a node yet."
-                : "No trial has been started yet. Once one is, this shows how long it waited, started and trained."}
+                ? "No trial has been placed on a node yet."
+                : "No trial has been started yet. This will show how long each trial waited, started and trained."}
             </div>
           )}
           {(first > 0 || data.total > data.trials.length) && (

@@ -207,7 +207,7 @@ function Overview({ trial, experiment, rank, of }: OverviewProps) {
 
 const CAUSE: Record<Segment["cause"], string> = {
   start: "Started",
-  retry: "Run again after a failure",
+  retry: "Retry after a failure",
   resume: "Resumed",
   fork: "Forked",
   exploit: "Took over",
@@ -216,7 +216,7 @@ const CAUSE: Record<Segment["cause"], string> = {
 /** Each uninterrupted execution of this trial, oldest first. */
 function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
   const now = useNow(!hasEnded(trial.state));
-  if (trial.segments.length === 0) return <p className={classes.none}>It has not run yet.</p>;
+  if (trial.segments.length === 0) return <p className={classes.none}>The trial has not run yet.</p>;
   return (
     <ol className={classes.segments}>
       {trial.segments.map((segment, i) => {
@@ -251,7 +251,8 @@ function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (nu
             <p className={classes.dimmed}>
               {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
               {places(segment)}
-              {segment.startup_s !== null && ` · up in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
+              {segment.startup_s !== null &&
+                ` · started in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
             </p>
           </li>
         );

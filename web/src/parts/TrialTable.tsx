@@ -239,7 +239,7 @@ export function TrialTable(props: TrialTableProps) {
         <div className={classes.picked} role="group" aria-label="Picked trials">
           <span>Picked:</span>
           {picked.map((number) => (
-            <button key={number} type="button" onClick={() => pick(number)} aria-label={`Do not pick trial ${number}`}>
+            <button key={number} type="button" onClick={() => pick(number)} aria-label={`Unpick trial ${number}`}>
               <i style={{ background: colours.get(number) }} aria-hidden /> {number} <b aria-hidden>×</b>
             </button>
           ))}
@@ -396,9 +396,7 @@ const Row = memo(function Row(props: RowProps) {
               type="checkbox"
               aria-label={`Pick trial ${trial.number}`}
               title={
-                full && !picked
-                  ? "The one that was picked first gives way"
-                  : "Pick it: a colour of its own, and to compare"
+                full && !picked ? "Pick it; the first picked trial is unpicked" : "Pick it, to highlight and compare it"
               }
               checked={picked !== null}
               onChange={() => onPick(trial.number)}

@@ -31,7 +31,8 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
   return (
     <Panel title="What if?">
       <p className={classes.words}>
-        Replay what the trials reported under another scheduler, and compare. Nothing is trained and nothing is changed.
+        Replay the recorded reports of the trials under another scheduler, and compare the outcome. Nothing is trained
+        or changed.
       </p>
       <form
         className={classes.form}
@@ -72,7 +73,7 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
           Replay
         </Button>
       </form>
-      {replay.isError && <Mistakes error={replay.error} title="It cannot be replayed like this" />}
+      {replay.isError && <Mistakes error={replay.error} title="It could not be replayed" />}
       {replay.data && <Compared replay={replay.data} experiment={experiment} onSelect={onSelect} />}
     </Panel>
   );
@@ -116,7 +117,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
       <p className={classes.summary} role="status">
         {replay.summary}
       </p>
-      <div className={classes.scroll} tabIndex={0} role="region" aria-label="What happened and what would have">
+      <div className={classes.scroll} tabIndex={0} role="region" aria-label="Recorded and replayed">
         <table className={classes.table}>
           <thead>
             <tr>
@@ -148,7 +149,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
       <div className={classes.head}>
         <b>
           {others.length === 0
-            ? "Every trial would have ended as it did."
+            ? "Every trial would have ended in the same way."
             : `${others.length} of ${replay.trials.length} trials would have ended differently`}
         </b>
         <Switch size="xs" label="Show all trials" checked={all} onChange={(e) => setAll(e.currentTarget.checked)} />
@@ -159,8 +160,8 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
             <thead>
               <tr>
                 <th scope="col">Trial</th>
-                <th scope="col">What happened</th>
-                <th scope="col">What would have</th>
+                <th scope="col">Recorded</th>
+                <th scope="col">Replayed</th>
               </tr>
             </thead>
             <tbody>
@@ -194,8 +195,8 @@ function isDifferent({ recorded, replayed }: Replay["trials"][number]): boolean 
 function outcome({ state, iterations, value, reason }: Outcome) {
   return (
     <>
-      {state === "censored" ? "would have gone on" : state} after {iterations} {iterations === 1 ? "report" : "reports"}
-      , {metric(value)}
+      {state === "censored" ? "would have continued" : state} after {iterations}{" "}
+      {iterations === 1 ? "report" : "reports"}, {metric(value)}
       {reason && <span className={classes.reason}>{reason}</span>}
     </>
   );

@@ -116,7 +116,7 @@ describe("the trial table", () => {
     expect(screen.getByRole<HTMLButtonElement>("button", { name: /Pick another one/ }).disabled).toBe(true);
     fireEvent.click(screen.getByRole("checkbox", { name: `Pick trial ${second}` }));
     expect(screen.getByRole("button", { name: "Compare 2 trials" })).toBeTruthy();
-    fireEvent.click(screen.getByRole("button", { name: `Do not pick trial ${first}` }));
+    fireEvent.click(screen.getByRole("button", { name: `Unpick trial ${first}` }));
     expect(screen.getByRole<HTMLInputElement>("checkbox", { name: `Pick trial ${first}` }).checked).toBe(false);
     expect(screen.getByRole<HTMLInputElement>("checkbox", { name: `Pick trial ${second}` }).checked).toBe(true);
   });
@@ -392,7 +392,7 @@ describe("a lineage", () => {
         onSelect={() => {}}
       />,
     );
-    expect(screen.getByText("All its own")).toBeTruthy();
+    expect(screen.getByText("No other trials")).toBeTruthy();
     expect(screen.queryByText(/Schedule/)).toBeNull();
     show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
     expect(screen.getByText("It has no weights yet.")).toBeTruthy();

@@ -1,1 +1,1 @@
-"""Make the decisions of the core itself: one module for each kind of occasion. Its functions only read the state."""
+"""The decisions that the core itself makes, one module for each kind of occasion. The functions only read the state."""

@@ -14,7 +14,7 @@ from tuner.driver.core.state import State
 
 
 def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
-    """Decide what a command changes at once. `State` remembers what has to wait for a report."""
+    """Decide what a command changes immediately. `State` remembers what has to wait for a report."""
     by = event.reason or "by a user"
     if event.trial is not None:
         if event.trial not in experiment.trials or experiment.trials[event.trial].state.ended:
@@ -37,14 +37,14 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
 
 
 def after_takeover(experiment: State) -> list[Decision]:
-    """Decide about the trials that ran, or were about to run, under the driver before."""
+    """Decide about the trials that ran, or were about to run, under the previous driver."""
     decisions: list[Decision] = []
     for trial in experiment.trials:
         waits = trial.state in (TrialState.PENDING, TrialState.RUNNING)
         if not waits or trial.next is not None or trial.holds_resources:
             continue
         if experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
-            why = "paused by a user after its driver had gone"
+            why = "paused by a user after its driver had ended"
             decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
         else:
             why = f"continued {where_from(trial)} by a new driver"
@@ -58,9 +58,9 @@ def stop_all(experiment: State, reason: str) -> list[Decision]:
 
 
 def _release(trial: Trial, by: str) -> Decision:
-    """Resume a trial that a user has paused, or leave it to the scheduler if that had paused it before."""
+    """Resume a trial that a user has paused; if its scheduler had paused it before, leave it to the scheduler."""
     if trial.paused_by_scheduler:
-        return d.Pause(trial=trial.number, reason=f"let go of {by}; its scheduler had paused it")
+        return d.Pause(trial=trial.number, reason=f"released {by}; its scheduler had paused it")
     return d.Resume(trial=trial.number, reason=f"resumed {by}")
 
 

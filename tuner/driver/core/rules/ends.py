@@ -1,4 +1,4 @@
-"""Decide what follows when a segment has ended."""
+"""Decide what follows the end of a segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.driver.core.state import State
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
-    """Decide about the trial whose segment has ended, and pass on a warning that came with the end."""
+    """Decide about the trial whose segment has ended, and record the warning of its outcome, if any."""
     return [*_warning(experiment, event), *_about_trial(experiment, event)]
 
 
@@ -30,7 +30,7 @@ def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     trial = experiment.trials[event.trial]
     segment = trial.segments[-1]
-    moved_on = segment.ordinal != event.segment  # its next segment was planned, and has opened by now
+    moved_on = segment.ordinal != event.segment  # its next segment was planned, and is open now
     if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
         return []
     match event.outcome:
@@ -39,7 +39,7 @@ def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
         case "left":
             if segment.commanded == "pause" or experiment.state is ExperimentState.PAUSING:
                 return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
-            return [d.Retry(trial=trial.number, reason="its worker group was taken back")]
+            return [d.Retry(trial=trial.number, reason="its worker group was taken away")]
         case "failed":
             return _failed(
                 experiment, trial, event.failure or Failure(kind="system", message="the worker group was lost")
@@ -51,7 +51,7 @@ def _returned(experiment: State, trial: Trial) -> list[Decision]:
     if trial.reports and (never := [metric for metric in objectives if metric not in trial.last]):
         return missing_metric(experiment, trial, "the objective", never, trial.last)
     if not trial.segments[-1].report_no:
-        why = f"the function returned at once, as it went on from its own end: iteration {trial.iteration}"
+        why = f"the function returned at once, because it continued from its own end: iteration {trial.iteration}"
         return [d.Complete(trial=trial.number, reason=why)]
     count = counted(trial.iteration, "report")  # reports that a retry repeated count once
     return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
@@ -69,7 +69,7 @@ def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]
 
 
 def _retry(experiment: State, trial: Trial, failure: Failure) -> d.Retry | None:
-    """Return the retry of a failed segment; None if the trial has had all its retries, or none would help."""
+    """Return the retry of a failed segment; None if no retries are left, or if none would help."""
     limits = experiment.spec.limits
     what = failure.headline(trial.number)
     if failure.kind == "user" and trial.failures < limits.max_failures:

@@ -42,7 +42,7 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Say why a report of these metrics would fail the trial, or return None. Ask and tell raise it in the caller instead.
+    """Return why a report of these metrics fails the trial, or None. Ask and tell raises it as an error in the caller.
 
     last: the trial ends with this report.
     """
@@ -59,15 +59,15 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn of metrics that `stop` uses and no report has had yet: they are misspelt, or they come later."""
+    """Warn of metrics that `stop` uses and that no report has had yet. They are misspelt or come later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
-    what = f"stop looks at {names(missed)}, which is not among the reported metrics: {names(known)}"
-    return d.Note(reason=f"{what} (until it is reported, it ends nothing){meant}", warning=True)
+    what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
+    return d.Note(reason=f"{what} (it has no effect until it is reported){meant}", warning=True)
 
 
 def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
-    """Ask `stop`. It may be the user's own function: if it raises now, it would raise for every trial and every driver."""
+    """Ask `stop`. If it is the user's own function and raises, fail the experiment: it would raise for every trial and driver."""
     if experiment.stopper is None:
         return []
     try:
@@ -81,7 +81,7 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
 
 
 def _would_stop(experiment: State, trial: Trial) -> bool:
-    """Return whether `stop` ends the trial as it is. It does not if it needs a metric that has not been reported yet."""
+    """Return whether `stop` ends the trial now. It does not if it needs a metric that has not been reported yet."""
     try:
         return experiment.stopper is not None and experiment.stopper.decide(trial.number, experiment.trials) is not None
     except Exception:
@@ -89,7 +89,7 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Wait for an objective that may come later, such as the accuracy at the end of an epoch, unless it looks misspelt."""
+    """Handle a report without the objective: unless the name looks misspelt, wait, since it may be reported later."""
     max_t = experiment.spec.max_t
     end = max_t is not None and trial.t >= max_t
     misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)
@@ -104,6 +104,7 @@ def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], 
 def _resembles(name: str, reported: str) -> bool:
     """Return whether `name` is likely a misspelling of `reported`.
 
-    Reports of "los" or "train_loss" suggest so for "loss". Reports of "loss" do not for "val_loss", which may well follow.
+    If the objective is "loss", reports of "los" or "train_loss" look like a mistake. If it is "val_loss", reports of
+    "loss" do not, because "val_loss" may well follow.
     """
     return name in reported or difflib.SequenceMatcher(None, name, reported).ratio() > 0.85

@@ -18,5 +18,5 @@ def counted(number: int, what: str) -> str:
 
 
 def where_from(trial: Trial) -> str:
-    """Say where the trial's next segment would start."""
+    """Return where the trial's next segment would start, in words."""
     return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"

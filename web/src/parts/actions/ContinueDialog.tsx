@@ -17,7 +17,7 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
     mutationFn: () => api.continue(experiment.id, more === "" ? null : more),
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
-      onDone(more === "" ? "Asked to go on." : `Asked for ${more} more ${more === 1 ? "trial" : "trials"}.`);
+      onDone(more === "" ? "Continuation requested." : `Requested ${more} more ${more === 1 ? "trial" : "trials"}.`);
     },
   });
   return (
@@ -26,12 +26,12 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
       words={
         <>
           <b>{experiment.name}</b>
-          {ended ? " runs again, and its search goes on from its results." : " goes on and starts more trials."}
+          {ended ? " runs again, and its search continues from its results." : " continues and starts more trials."}
           {missing > 0 && ` ${missing} of its ${experiment.num_samples} trials have not been started yet.`}
         </>
       }
       verb={ended ? "Continue" : "Add them"}
-      wrong="It cannot go on like this"
+      wrong="It could not be continued"
       pending={send.isPending}
       error={send.error}
       disabled={more === "" && !ended}
@@ -40,9 +40,7 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
     >
       <NumberInput
         label="Trials to add"
-        description={
-          ended ? "empty: none, only go on with what was left" : "on top of those that were asked for so far"
-        }
+        description={ended ? "empty: none, only run the remaining ones" : "in addition to num_samples"}
         min={1}
         max={1_000_000}
         allowDecimal={false}

@@ -22,15 +22,15 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
   });
   return (
     <FormDialog
-      title="Delete this experiment for good?"
+      title="Delete this experiment permanently?"
       words={
         <>
-          Its {experiment.trials} trials, their results, checkpoints, logs and decisions are removed. Nobody can bring
-          them back. To only hide it from the list, archive it.
+          Its {experiment.trials} trials, their results, checkpoints, logs and decisions are deleted. This cannot be
+          undone. To hide it from the list instead, archive it.
         </>
       }
-      verb="Delete for good"
-      wrong="It cannot be deleted"
+      verb="Delete permanently"
+      wrong="It could not be deleted"
       final
       pending={send.isPending}
       error={send.error}

@@ -28,7 +28,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
     <FormDialog
       title="Edit this experiment"
       verb="Save"
-      wrong="It cannot be changed like this"
+      wrong="It could not be changed"
       size="lg"
       pending={send.isPending}
       error={send.error}
@@ -60,7 +60,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       <div className={classes.pair}>
         <NumberInput
           label="Priority"
-          description="higher ones get room first"
+          description="higher priorities get resources first"
           value={draft.priority}
           min={-1000}
           max={1000}
@@ -77,7 +77,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
         />
         <NumberInput
           label="Trials"
-          description="those so far included"
+          description="in total, including those so far"
           value={draft.num_samples}
           min={1}
           allowDecimal={false}
@@ -94,7 +94,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
           />
         ))}
       </div>
-      <p className={classes.words}>Ranks that train now keep their limits until they are started again.</p>
+      <p className={classes.words}>Running ranks keep their old limits until they restart.</p>
     </FormDialog>
   );
 }

@@ -22,7 +22,7 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
     mutationFn: () => api.enqueue(experiment.id, [filled(fields, texts)]),
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
-      onDone("Asked for one more trial.");
+      onDone("Requested one more trial.");
     },
   });
   return (
@@ -30,9 +30,9 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
       title="Try a configuration"
       words={
         <>
-          It is the next trial of <b>{experiment.name}</b>, on top of those that were asked for.
+          It becomes the next trial of <b>{experiment.name}</b>, in addition to num_samples.
           {experimentEnded(experiment.state) && " The experiment has ended and runs again for it."}
-          {best && " The fields hold the best configuration so far."}
+          {best && " The fields contain the best configuration so far."}
         </>
       }
       verb="Try it"

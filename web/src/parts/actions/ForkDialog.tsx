@@ -41,7 +41,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         </>
       }
       verb="Start the fork"
-      wrong="It cannot start like this"
+      wrong="It could not be started"
       pending={send.isPending}
       error={send.error}
       disabled={name.trim() === ""}
@@ -74,7 +74,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         />
       </div>
       <Switch
-        label="Begin with what these trials have shown"
+        label="Learn from these trials"
         checked={learn}
         onChange={(event) => setLearn(event.currentTarget.checked)}
       />

@@ -51,7 +51,7 @@ export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose
         </>
       }
       verb="Start the new trial"
-      wrong="It cannot start like this"
+      wrong="It could not be started"
       size="lg"
       pending={send.isPending}
       error={send.error}

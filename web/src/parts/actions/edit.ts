@@ -5,11 +5,11 @@ import type { Experiment } from "../../api/types";
 import { tagsOf, tagsText } from "./tags";
 
 export const LIMITS = [
-  ["max_concurrent_trials", "Trials at the same time", "empty: as many as the cluster holds"],
+  ["max_concurrent_trials", "Trials at the same time", "empty: as many as fit on the cluster"],
   ["time_budget_s", "Running time, in seconds", "empty: no limit; pauses do not count"],
   ["gpu_hours", "GPU hours", "empty: no limit"],
   ["max_failures", "Retries of a trial", "after errors of its code"],
-  ["hang_timeout_s", "A trial hangs after, in seconds", "without a report; empty: never"],
+  ["hang_timeout_s", "Hang timeout, in seconds", "without a report; empty: never"],
 ] as const;
 
 type Limit = (typeof LIMITS)[number][0];

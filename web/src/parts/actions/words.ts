@@ -17,14 +17,14 @@ export const WORDS: Record<Action, Words> = {
     question: "Pause this experiment?",
     keep: "Keep it running",
     effect:
-      "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
+      "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. You can resume it at any time.",
     final: false,
   },
   resume: {
     verb: "Resume",
     question: "Resume this experiment?",
     keep: "Leave it paused",
-    effect: "Its trials go on from their newest checkpoints as resources allow.",
+    effect: "Its trials continue from their newest checkpoints as resources become free.",
     final: false,
   },
   cancel: {
@@ -32,7 +32,7 @@ export const WORDS: Record<Action, Words> = {
     question: "Cancel this experiment?",
     keep: "Keep it",
     effect:
-      "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. Results and checkpoints so far stay.",
+      "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. Results and checkpoints so far are kept.",
     final: true,
   },
   kill: {
@@ -40,14 +40,14 @@ export const WORDS: Record<Action, Words> = {
     question: "Kill this experiment at once?",
     keep: "Keep it",
     effect:
-      "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far stay.",
+      "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far are kept.",
     final: true,
   },
   archive: {
     verb: "Archive",
     question: "Archive this experiment?",
     keep: "Leave it in the list",
-    effect: "It disappears from the list of experiments. Everything about it is kept, and you can bring it back.",
+    effect: "It disappears from the list of experiments. No data are deleted, and you can bring it back.",
     final: false,
   },
   unarchive: {
