@@ -203,7 +203,7 @@ def _in_time(
 ) -> dict[int, tuple[int, int]]:
     """Find the reports between two times, and a few more at both ends.
 
-    The search begins in coarse buckets and goes on in finer ones as the part gets smaller.
+    The search begins in coarse buckets and continues in finer ones as the part gets smaller.
     """
     found = dict(whole)
     for level in range(MAX_LEVEL, -1, -1):
