@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = {"peers", "contenders", "learning_curves", "record_curves"}  # which print no figures
+HELPERS = {
+    "peers",
+    "contenders",
+    "learning_curves",
+    "record_curves",
+    "page_data",
+    "page_chromium",
+    "optuna_page",
+}  # which print no figures
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 It runs in an environment of its own, which --peer names:
 
-python -m venv /tmp/peer && /tmp/peer/bin/pip install optuna-dashboard
-python -m benchmarks.page_scale --only page --peer /tmp/peer/bin/python
+    python -m venv /tmp/peer && /tmp/peer/bin/pip install optuna-dashboard
+    python -m benchmarks.page_scale --only page --peer /tmp/peer/bin/python
 """
 
 from __future__ import annotations
@@ -13,38 +13,54 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+# The values that a trial reported are written with one statement. Optuna would write each with several.
 _MAKE = """
-import json, sys
+import json, sqlite3, sys
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 distributions = {"lr": FloatDistribution(1e-5, 1.0, log=True), "width": IntDistribution(8, 512),
                  "optimizer": CategoricalDistribution(["adam", "sgd", "lion"])}
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-study = optuna.create_study(storage=sys.argv[1], study_name="peer", direction="maximize")
+study = optuna.create_study(storage="sqlite:///" + sys.argv[1], study_name="peer", direction="maximize")
 for line in sys.stdin:
     params, values = json.loads(line)
-    study.add_trial(create_trial(state=TrialState.COMPLETE, value=max(values), params=params, distributions=distributions,
-                                 intermediate_values=dict(enumerate(values, 1))))
+    study.add_trial(create_trial(state=TrialState.COMPLETE, value=max(values), params=params, distributions=distributions))
+    with sqlite3.connect(sys.argv[1]) as connection:
+        trial, = connection.execute("SELECT max(trial_id) FROM trials").fetchone()
+        connection.executemany(
+            "INSERT INTO trial_intermediate_values (trial_id, step, intermediate_value, intermediate_value_type) "
+            "VALUES (?, ?, ?, 'FINITE')", [(trial, step, value) for step, value in enumerate(values, 1)])
+    connection.close()
+last = study.trials[-1] if len(values) < 1000 else None
+assert last is None or list(last.intermediate_values.values()) == values, "Optuna reads something else than was written"
 """
 _VERSION = "from importlib.metadata import version; print(version('optuna-dashboard'))"
 
 PATH = "/dashboard/studies/1"
-DRAWN = "n => document.querySelectorAll('#graph-intermediate-values .scatterlayer .trace').length >= n"
 
 
-def make(python: str, file: Path, trials: Sequence[tuple[dict[str, Any], Sequence[float]]]) -> None:
-    """Write a study with these trials: their parameters and what they reported."""
+def make(python: str, file: Path, trials: Iterable[tuple[dict[str, Any], Sequence[float]]]) -> bool:
+    """Write a study with these trials: their parameters and what they reported. Return whether it was not there yet."""
     if file.exists():
-        return
-    lines = "".join(json.dumps([params, list(values)]) + "\n" for params, values in trials)
-    subprocess.run([python, "-c", _MAKE, f"sqlite:///{file}"], input=lines, text=True, check=True)
+        return False
+    unfinished = file.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
+    process = subprocess.Popen([python, "-c", _MAKE, str(unfinished)], stdin=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    with process.stdin as lines:
+        for params, values in trials:
+            lines.write(json.dumps([params, list(values)]) + "\n")
+    if process.wait() != 0:
+        raise RuntimeError(f"{python} could not write the study; the lines above say why")
+    unfinished.rename(file)
+    return True
 
 
 def version(python: str) -> str:
@@ -60,12 +76,14 @@ def serving(python: str, file: Path) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        while process.poll() is None:
+        while True:
             with contextlib.suppress(httpx.TransportError):
                 httpx.get(url, timeout=60)
                 break
+            if process.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)} ended with exit status {process.returncode}")
             time.sleep(0.1)
         yield url, process.pid
     finally:
-        process.terminate()
+        process.kill()
         process.wait()

@@ -10,6 +10,8 @@ boosting/friedman   histogram gradient boosting on Friedman's first function wit
 boosting/diabetes   the same on 442 patients, where most of the target is noise
 linear/generated    linear models under stochastic gradient descent, half of whose features say nothing; accuracy by epoch
 linear/digits       the same on digits with noise added
+cnn/digits          a small convolutional network, with or without shifted images; validation accuracy by epoch
+transformer/text    a small transformer on generated text, with branches for the schedule; validation loss by steps
 qlearning/cliff     tabular reinforcement learning on a windy cliff; mean return, which goes up and down, by episodes
 """
 
@@ -107,6 +109,164 @@ PERCEPTRON = {
             {"name": "adamw", "beta1": uniform(0.5, 0.99), "weight_decay": loguniform(1e-4, 1.0)},
         ]
     ),
+}
+
+
+# -- a convolutional network ---------------------------------------------------------------------------------------------
+
+
+def convolutional(config: Config, seed: int) -> Iterator[float]:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(1).permutation(len(y))
+    inputs = torch.tensor(x[order].reshape(-1, 1, 8, 8) / 16 - 0.3, dtype=torch.float32)
+    labels = torch.tensor(y[order])
+    count, epochs = 200, 12
+    held = slice(count, count + 300)
+    blocks: list[nn.Module] = []
+    wide = 1
+    for block in range(config["blocks"]):
+        channels = config["channels"] * 2**block
+        blocks.append(nn.Conv2d(wide, channels, config["kernel"], padding="same"))
+        if config["norm"] == "batch":
+            blocks.append(nn.BatchNorm2d(channels))
+        elif config["norm"] == "group":
+            blocks.append(nn.GroupNorm(2, channels))
+        blocks += [nn.ReLU(), nn.MaxPool2d(2) if config["pool"] == "max" else nn.AvgPool2d(2)]
+        wide = channels
+    side = 8 // 2 ** config["blocks"]
+    model = nn.Sequential(*blocks, nn.Flatten(), nn.Dropout(config["dropout"]), nn.Linear(wide * side * side, 10))
+    chosen, rate = config["optimizer"], config["lr"]
+    if chosen["name"] == "sgd":
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            model.parameters(), rate, momentum=chosen["momentum"], weight_decay=config["decay"]
+        )
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), rate / 10, weight_decay=10 * config["decay"])
+    loss = nn.CrossEntropyLoss()
+    for _ in range(epochs):
+        model.train()
+        for batch in torch.randperm(count).split(config["batch"]):
+            images = inputs[:count][batch]
+            if config["shift"]:
+                down, right = torch.randint(-config["shift"], config["shift"] + 1, (2,)).tolist()
+                images = images.roll((down, right), (2, 3))
+            optimizer.zero_grad()
+            loss(model(images), labels[:count][batch]).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            yield float((model(inputs[held]).argmax(1) == labels[held]).float().mean())
+
+
+CONVOLUTIONAL = {
+    "lr": loguniform(1e-2, 3.0),
+    "batch": lograndint(10, 51),
+    "blocks": randint(1, 4),
+    "channels": choice([2, 4, 8]),
+    "kernel": choice([3, 5]),
+    "norm": choice(["none", "batch", "group"]),
+    "pool": choice(["max", "mean"]),
+    "dropout": uniform(0, 0.8),
+    "shift": choice([0, 1, 2]),
+    "decay": loguniform(1e-6, 1e-1),
+    "optimizer": choice([{"name": "sgd", "momentum": uniform(0, 0.99)}, {"name": "adamw"}]),
+}
+
+
+# -- a transformer -------------------------------------------------------------------------------------------------------
+
+LETTERS, PIECE = 12, 16
+
+
+def text(letters: int) -> Any:
+    """Return generated text as numbers below LETTERS: words of a small vocabulary. Some come twice, first between brackets."""
+    rng = np.random.default_rng(2)
+    words = [rng.integers(3, LETTERS, rng.integers(2, 5)) for _ in range(20)]
+    follows = rng.dirichlet(np.full(len(words), 0.2), len(words))
+    out: list[int] = []
+    word = 0
+    while len(out) < letters:
+        word = int(rng.choice(len(words), p=follows[word]))
+        said = [*words[word].tolist(), 2]
+        out += [0, *said[:-1], 1, *said] if rng.random() < 0.3 else said
+    return np.array(out[:letters])
+
+
+def transformer(config: Config, seed: int) -> Iterator[float]:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    whole = torch.tensor(text(24_000))
+    train, held = whole[:16_000], whole[16_000:].unfold(0, PIECE + 1, PIECE + 1)[:64]
+    wide = config["heads"] * config["width"]
+    layer = nn.TransformerEncoderLayer(
+        wide,
+        config["heads"],
+        2 * wide,
+        config["dropout"],
+        config["activation"],
+        batch_first=True,
+        norm_first=config["norm_first"],
+    )
+    embed, places = nn.Embedding(LETTERS, wide), nn.Embedding(PIECE, wide)
+    body = nn.TransformerEncoder(layer, config["layers"], enable_nested_tensor=False)
+    head = nn.Linear(wide, LETTERS)
+    parts = nn.ModuleList([embed, places, body, head])
+    mask = nn.Transformer.generate_square_subsequent_mask(PIECE)
+
+    def loss(pieces: Any) -> Any:
+        x = embed(pieces[:, :-1]) + places.weight
+        out = head(body(x, mask=mask, is_causal=True))
+        return nn.functional.cross_entropy(out.flatten(0, 1), pieces[:, 1:].flatten())
+
+    optimizer = torch.optim.AdamW(
+        parts.parameters(), config["lr"], betas=(config["beta1"], config["beta2"]), weight_decay=config["decay"]
+    )
+    schedule, reports, steps = config["schedule"], 15, 6
+    for report in range(reports):
+        parts.train()
+        for step in range(steps):
+            done = (report * steps + step) / (reports * steps)
+            factor = 1.0
+            if schedule["name"] == "cosine":
+                factor = 0.5 * (1 + np.cos(np.pi * done))
+            elif schedule["name"] == "warmup":
+                factor = min(1.0, (done + 0.005) / schedule["share"]) * (1 - done)
+            for group in optimizer.param_groups:
+                group["lr"] = config["lr"] * factor
+            begins = torch.randint(0, len(train) - PIECE - 1, (config["batch"],))
+            optimizer.zero_grad()
+            value = loss(torch.stack([train[b : b + PIECE + 1] for b in begins.tolist()]))
+            value.backward()
+            nn.utils.clip_grad_norm_(parts.parameters(), config["clip"])
+            optimizer.step()
+        parts.eval()
+        with torch.no_grad():
+            yield float(loss(held))
+
+
+TRANSFORMER = {
+    "lr": loguniform(3e-4, 1e-1),
+    "batch": lograndint(4, 17),
+    "layers": randint(1, 3),
+    "heads": choice([1, 2, 4]),
+    "width": choice([4, 8, 12]),
+    "dropout": uniform(0, 0.5),
+    "activation": choice(["relu", "gelu"]),
+    "norm_first": choice([False, True]),
+    "beta1": uniform(0.5, 0.98),
+    "beta2": uniform(0.9, 0.999),
+    "decay": loguniform(1e-4, 1.0),
+    "clip": loguniform(0.1, 10.0),
+    "schedule": choice([{"name": "constant"}, {"name": "cosine"}, {"name": "warmup", "share": uniform(0.02, 0.4)}]),
 }
 
 
@@ -287,6 +447,8 @@ QLEARNING = {
 
 TRAININGS = {
     "mlp/digits": Training("min", 27, 300, PERCEPTRON, perceptron),
+    "cnn/digits": Training("max", 12, 300, CONVOLUTIONAL, convolutional),
+    "transformer/text": Training("min", 15, 300, TRANSFORMER, transformer),
     "boosting/friedman": Training("min", 40, 300, BOOSTING, boosting(friedman, 900)),
     "boosting/diabetes": Training("min", 40, 300, BOOSTING, boosting(diabetes, 280)),
     "linear/generated": Training("max", 30, 600, LINEAR, linear(generated, 1000)),
@@ -311,7 +473,7 @@ def record(name: str, count: int, folder: Path) -> None:
             except (ValueError, FloatingPointError):
                 pass  # it diverged, which `save` marks from the report on that is missing
         seconds[k] = time.process_time() - begin
-        if (k + 1) % 100 == 0:
+        if (k + 1) % 50 == 0:
             print(f"{name}: {k + 1} of {count}, {seconds[: k + 1].sum():.0f} s", file=sys.stderr, flush=True)
     file = save(folder, name, training.mode, space, points, values, seconds)
     print(f"{name}: {file.name}, {file.stat().st_size // 1024} KiB, {seconds.sum():.0f} s")

@@ -91,6 +91,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successive_halving": ("asha",),
     "successivehalving": ("asha",),
 }
+DISTRIBUTION = "tuner-hpo"
+"""The name of this package on an index. The name `tuner` belongs to somebody else there."""
 NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
@@ -186,6 +188,11 @@ def _unknown(function: Callable[..., Any], name: str, known: list[str], part: st
 
 
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def with_extra(extra: str) -> str:
+    """Return the command that installs this package with one of its extras."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def printable(text: str) -> str:

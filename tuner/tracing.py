@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner import log_format
 from tuner.errors import SpecError
+from tuner.names import with_extra
 
 PATH = "/v1/traces"
 """The path at which a collector takes traces by OTLP over HTTP."""
@@ -38,7 +39,7 @@ def configure(endpoint: str | None, part: str, version: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise SpecError(f"needs the extra otel: pip install 'tuner[otel]' ({error})", "/traces") from error
+        raise SpecError(f"needs the extra otel: {with_extra('otel')} ({error})", "/traces") from error
     whole = endpoint if endpoint.endswith(PATH) else endpoint.rstrip("/") + PATH
     provider = TracerProvider(resource=Resource.create({"service.name": f"tuner-{part}", "service.version": version}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole)))

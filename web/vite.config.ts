@@ -2,7 +2,8 @@ import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 import { askEarly, type Wanted } from "./src/api/early.ts";
-import { POINTS, ROWS, SAMPLE } from "./src/api/sizes.ts";
+import { COLUMNS } from "./src/api/columns.ts";
+import { DECISIONS, POINTS, ROWS, SAMPLE } from "./src/api/sizes.ts";
 
 interface Modules {
   getModuleInfo: (id: string) => { importedIds: readonly string[] } | null;
@@ -34,9 +35,11 @@ function early(): Plugin {
         // What every page needs is in index.html already.
         const wanted: Wanted = {
           files: [...files].filter((file) => !html.includes(file)),
+          columns: COLUMNS,
           points: POINTS,
           sample: SAMPLE,
           rows: ROWS,
+          decisions: DECISIONS,
         };
         return [
           { tag: "script", injectTo: "head-prepend", children: `(${askEarly.toString()})(${JSON.stringify(wanted)})` },
@@ -77,6 +80,8 @@ export default defineConfig({
     outDir: "../tuner/_web",
     emptyOutDir: true,
     chunkSizeWarningLimit: 900,
+    // One style sheet: all of them together are smaller than one script, and each request costs more than its bytes.
+    cssCodeSplit: false,
     rolldownOptions: {
       output: {
         codeSplitting: {
@@ -84,7 +89,14 @@ export default defineConfig({
           groups: [
             { name: "base", tags: ["$initial"], priority: 3 },
             { name: chunkOf, debugName: "pages", priority: 2 },
-            { name: "controls", test: /node_modules/, minShareCount: 3, priority: 1 },
+            // Not needed before somebody opens a form.
+            {
+              name: "forms",
+              test: /react-number-format|(NumberInput|Textarea|Switch)\//,
+              minShareCount: 2,
+              priority: 2,
+            },
+            { name: "controls", test: /node_modules/, minShareCount: 2, priority: 1 },
           ],
         },
       },

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.columns import from_columns
 from tests.web.conftest import Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
@@ -290,7 +291,7 @@ def test_the_part_that_is_zoomed_to_is_read_more_finely(visit: Open, service: Se
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
         page.mouse.up()
-    part = found.value.json()
+    part = from_columns(found.value.body())
     assert part["width"] == 1, "every report of the part is there"
     x = part["series"][0]["segments"][0]["x"]
     assert x == list(range(int(x[0]), int(x[-1]) + 1))

@@ -293,7 +293,8 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     expect(page.get_by_role("heading", name=f"Trials · {len(within)} of 27")).to_be_visible()
     ended = [t for t in within if t.state in ("completed", "stopped") and t.best_value is not None]
     finite = [t for t in within if t.best_value is not None]
-    expect(page.get_by_text(f"PED-ANOVA over {len(ended)} chosen trials")).to_be_visible()
+    # The first answer waits until the service has loaded Optuna.
+    expect(page.get_by_text(f"PED-ANOVA over {len(ended)} chosen trials")).to_be_visible(timeout=60_000)
     expect(page.get_by_role("img", name=f"accuracy of {len(finite)} trials over lr;")).to_be_visible()
     both = {"lr": [low, high], "width": ["64"]}
     wide = [t for t in within if t.params["width"] == 64]

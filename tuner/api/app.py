@@ -42,6 +42,7 @@ from tuner.api.routes import (
 from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent, SpecError
+from tuner.names import with_extra
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -151,7 +152,7 @@ def _sign_in(settings: Settings) -> APIRouter:
         from tuner.api.oidc import Provider
         from tuner.api.routes import sign_in
     except ImportError as error:
-        raise SpecError(f"needs the extra oidc: pip install 'tuner[oidc]' ({error})", "/oidc_issuer") from error
+        raise SpecError(f"needs the extra oidc: {with_extra('oidc')} ({error})", "/oidc_issuer") from error
     return sign_in.router(Provider(settings))
 
 

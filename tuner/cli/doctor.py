@@ -26,6 +26,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from tuner.errors import TunerError
+from tuner.names import DISTRIBUTION, with_extra
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
 
@@ -64,8 +65,12 @@ def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
     yield from check_storage(settings)
     yield from check_port(settings)
     if not quick:
-        yield from check_torch()
-        yield from check_ddp()
+        if _version("torch") is None:
+            what = "not installed: trials of several ranks, the searcher gp and the demo need it"
+            yield Finding("torch", "warning", what, f"run `{with_extra('torch')}` if you need one of these")
+        else:
+            yield from check_torch()
+            yield from check_ddp()
         yield from check_ray(settings)
 
 
@@ -86,7 +91,7 @@ def check_python() -> Iterator[Finding]:
 def check_packages() -> Iterator[Finding]:
     """Check that every required package is installed in a version that fits."""
     try:
-        requirements = metadata.requires("tuner") or []
+        requirements = metadata.requires(_installed_as()) or []
     except metadata.PackageNotFoundError:
         yield Finding(
             "packages",
@@ -100,9 +105,21 @@ def check_packages() -> Iterator[Finding]:
         yield Finding("packages", "error", what, f"run `pip install --upgrade {name!r}` in this environment")
     if not wrong:
         versions = ", ".join(
-            f"{name} {metadata.version(name)}" for name in ("ray", "torch", "pytorch-lightning", "optuna")
+            f"{name} {found}" for name in ("ray", "torch", "pytorch-lightning", "optuna") if (found := _version(name))
         )
-        yield Finding("packages", "ok", f"tuner {metadata.version('tuner')}, {versions}")
+        yield Finding("packages", "ok", f"tuner {metadata.version(_installed_as())}, {versions}")
+
+
+def _installed_as() -> str:
+    """Return the name under which this package is installed: in a checkout that is older than its name, the former one."""
+    return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:

@@ -672,7 +672,7 @@ class AsyncTrialHandle:
         return read(schemas.TrialDetail, await self.act("stop"))
 
     async def kill(self) -> schemas.TrialDetail:
-        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on."""
+        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues."""
         return read(schemas.TrialDetail, await self.act("kill"))
 
     async def logs(

@@ -668,7 +668,7 @@ class TrialHandle:
         return read(schemas.TrialDetail, self.act("stop"))
 
     def kill(self) -> schemas.TrialDetail:
-        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on."""
+        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues."""
         return read(schemas.TrialDetail, self.act("kill"))
 
     def logs(

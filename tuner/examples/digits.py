@@ -9,13 +9,18 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import tuner
+from tuner.names import with_extra
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader, TensorDataset
+except ImportError as error:
+    raise ImportError(f"this example and `tuner demo` need PyTorch: {with_extra('torch')} ({error})") from error
 
 SPACE = {
     "lr": tuner.loguniform(1e-4, 1e-1),

@@ -202,7 +202,11 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
 @functools.cache
 def _packages() -> Mapping[str, str]:
     """Return the versions of packages that code depends on. They are read once, since that takes a millisecond."""
-    return {name: metadata.version(name) for name in ("torch", "ray")}
+    found = {}
+    for name in ("torch", "ray"):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
+            found[name] = metadata.version(name)
+    return found
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:

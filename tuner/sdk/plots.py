@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.experiment import Objective
 from tuner.errors import SpecError, TunerError
-from tuner.names import did_you_mean
+from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.notebook import short
 from tuner.space import Space
@@ -86,8 +86,8 @@ def plot(search: Search, kind: str | None, options: Mapping[str, Any]) -> Figure
         import plotly  # noqa: F401  # optional
     except ImportError as error:
         raise TunerError(
-            "result.plot() draws with plotly, which is not installed: run `pip install plotly`, or install tuner with its extra "
-            "`plot`. `tuner serve` shows the same charts without it."
+            "result.plot() draws with plotly, which is not installed: run `pip install plotly`, or `"
+            f"{with_extra('plot')}`. `tuner serve` shows the same charts without it."
         ) from error
     figure = draw(search, **options)
     figure.update_layout(title_text=f"{search.name}: {figure.layout.title.text}")

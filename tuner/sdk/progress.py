@@ -155,7 +155,9 @@ class Progress:
                 self._away = True
                 away = isinstance(error, ServiceError)
                 what = (
-                    "the search goes on there" if away else "the database does not answer, and the search waits for it"
+                    "the search continues there"
+                    if away
+                    else "the database does not answer, and the search waits for it"
                 )
                 self.say(f"{what}: {error}")
 

@@ -25,6 +25,7 @@ from tuner.store.records import (
     UsageSample,
     UsageSeries,
 )
+from tuner.store.series.curves import Columns as CurveColumns
 from tuner.store.sql.connect import StoreUnavailable, shown_url
 from tuner.store.sql.database import may_have_written, watched_commits
 from tuner.store.store import Store
@@ -37,6 +38,7 @@ __all__ = [
     "CodeRecord",
     "CommandRecord",
     "Curve",
+    "CurveColumns",
     "CurveSegment",
     "Curves",
     "DecisionRecord",

@@ -14,6 +14,7 @@ import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/KeyHelp";
+import { Unbroken } from "./pages/NotFoundPage";
 import { SignedIn, SignOut } from "./parts/SignIn";
 
 export function App() {
@@ -41,7 +42,9 @@ export function App() {
       <KeyHelp />
       <main id="main" className={classes.main}>
         <SignedIn>
-          <Outlet />
+          <Unbroken>
+            <Outlet />
+          </Unbroken>
         </SignedIn>
       </main>
     </>

@@ -5,7 +5,7 @@ import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
-import { createBrowserRouter, RouterProvider } from "react-router";
+import { BrowserRouter, matchPath, Route, Routes } from "react-router";
 import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import { App } from "./App";
@@ -26,9 +26,25 @@ const client = new QueryClient({
   },
 });
 
-/** A page that is loaded when it is first opened. */
-function page(load: () => Promise<{ default: ComponentType }>) {
-  const Page = lazy(load);
+type Load = () => Promise<{ default: ComponentType }>;
+
+const PAGES: [path: string, load: Load][] = [
+  ["/", () => import("./pages/ExperimentsPage")],
+  ["/experiments", () => import("./pages/ExperimentsPage")],
+  ["/experiments/:id", () => import("./pages/ExperimentPage")],
+  ["/compare", () => import("./pages/ComparePage")],
+  ["/new", () => import("./pages/NewExperimentPage")],
+  ["/cluster", () => import("./pages/ClusterPage")],
+  ["/settings", () => import("./pages/SettingsPage")],
+  ["/trials/:id", () => import("./pages/TrialPage")],
+];
+
+const address = window.location.pathname.slice(ROOT.length - 1) || "/";
+const opened = PAGES.find(([path]) => matchPath(path, address));
+
+/** Return a page. The one that is opened first is loaded already; the others are loaded when they are needed. */
+function element([path, load]: [string, Load], first: ComponentType | undefined) {
+  const Page = first && path === opened?.[0] ? first : lazy(load);
   return (
     <Suspense fallback={null}>
       <Page />
@@ -36,46 +52,36 @@ function page(load: () => Promise<{ default: ComponentType }>) {
   );
 }
 
-const experimentPage = () => import("./pages/ExperimentPage");
-const list = page(() => import("./pages/ExperimentsPage"));
-
-// Ask for the data of the first page at once, while the rest of the bundle is still being run.
-const opened = /experiments\/(exp_\w+)$/.exec(window.location.pathname)?.[1];
-if (opened) {
-  void experimentPage();
-  void client.prefetchQuery({
-    queryKey: keys.experiment(opened),
-    queryFn: ({ signal }) => api.experiment(opened, signal),
-  });
+function start(first: ComponentType | undefined) {
+  createRoot(document.getElementById("root")!).render(
+    <StrictMode>
+      <MantineProvider theme={theme} cssVariablesResolver={variables} defaultColorScheme="auto">
+        <QueryClientProvider client={client}>
+          <BrowserRouter basename={ROOT}>
+            <Routes>
+              <Route element={<App />}>
+                {PAGES.map((page) => (
+                  <Route key={page[0]} path={page[0]} element={element(page, first)} />
+                ))}
+                <Route path="*" element={<NotFoundPage />} />
+              </Route>
+            </Routes>
+          </BrowserRouter>
+        </QueryClientProvider>
+      </MantineProvider>
+    </StrictMode>,
+  );
 }
 
-const router = createBrowserRouter(
-  [
-    {
-      element: <App />,
-      errorElement: <NotFoundPage />,
-      children: [
-        { path: "/", element: list },
-        { path: "/experiments", element: list },
-        { path: "/experiments/:id", element: page(experimentPage) },
-        { path: "/compare", element: page(() => import("./pages/ComparePage")) },
-        { path: "/new", element: page(() => import("./pages/NewExperimentPage")) },
-        { path: "/cluster", element: page(() => import("./pages/ClusterPage")) },
-        { path: "/settings", element: page(() => import("./pages/SettingsPage")) },
-        { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
-        { path: "*", element: <NotFoundPage /> },
-      ],
-    },
-  ],
-  { basename: ROOT },
-);
-
-createRoot(document.getElementById("root")!).render(
-  <StrictMode>
-    <MantineProvider theme={theme} cssVariablesResolver={variables} defaultColorScheme="auto">
-      <QueryClientProvider client={client}>
-        <RouterProvider router={router} />
-      </QueryClientProvider>
-    </MantineProvider>
-  </StrictMode>,
-);
+// Ask for the data of the first page at once, while the rest of the bundle is still being run.
+const experiment = matchPath("/experiments/:id", address)?.params.id;
+if (experiment) {
+  void client.prefetchQuery({
+    queryKey: keys.experiment(experiment),
+    queryFn: ({ signal }) => api.experiment(experiment, signal),
+  });
+}
+// Wait for the first page instead of drawing a frame without it: React would then wait a third of a second before it shows the page.
+// If it cannot be loaded, the page's own place says so.
+if (opened) opened[1]().then(({ default: page }) => start(page), () => start(undefined));
+else start(undefined);

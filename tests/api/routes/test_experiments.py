@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 import tuner
+from tests.api.columns import from_columns
 from tests.api.conftest import Poked
 from tests.driver.bench import Bench
 from tests.driver.core.test_standing import CONSTRAINED
@@ -344,13 +346,36 @@ async def test_curves_that_the_client_has_are_not_even_read(
     url = f"{API}/{made.public_id}/curves"
     first = await client.get(url)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_store.metrics, "curves", None)
+        patch.setattr(sqlite_store.metrics, "curve_columns", None)
         again = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
     assert (await client.get(url, headers={"If-None-Match": first.headers["etag"]})).status_code == 200
     other = await client.get(url, params={"points": 10}, headers={"If-None-Match": first.headers["etag"]})
     assert other.status_code == 200
+
+
+@pytest.mark.parametrize("x", ["step", "time", "user_step"])
+async def test_curves_as_columns_are_those_of_the_json(client: httpx.AsyncClient, sqlite_store: Store, x: str) -> None:
+    made, epoch, trials = begin(sqlite_store, 3)
+    values = [0.25, math.nan, 0.5, math.inf, 0.125]
+    log = [
+        (8 + number, dataclasses.replace(a_report(trial, n + 1, accuracy=value + trial), step=10 * n))
+        for number, (trial, (n, value)) in enumerate(product((0, 2), enumerate(values)))
+    ]
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+    url = f"{API}/{made.public_id}/curves"
+    plain = await client.get(url, params={"x": x})
+    columns = await client.get(url, params={"x": x}, headers={"Accept": "application/vnd.tuner.curves"})
+    assert columns.headers["content-type"] == "application/vnd.tuner.curves"
+    assert "Accept" in columns.headers["vary"]
+    assert columns.headers["etag"] != plain.headers["etag"]
+    assert from_columns(columns.content) == plain.json()
+    assert sum(len(segment["x"]) for series in plain.json()["series"] for segment in series["segments"]) == 10
+    nothing = await client.get(
+        url, params={"metric": "unknown"}, headers={"Accept": "application/vnd.tuner.curves, */*"}
+    )
+    assert from_columns(nothing.content)["series"] == []
 
 
 async def test_of_many_trials_the_best_curves_come(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -21,6 +21,8 @@ from tuner.api.schemas.bundles import Bundle
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
+    COLUMNS,
+    COLUMNS_WORDS,
     BestSoFar,
     BestSoFarOf,
     Curves,
@@ -28,6 +30,7 @@ from tuner.api.schemas.curves import (
     MetricCurve,
     Series,
     TrialCurves,
+    as_columns,
     mode_of,
 )
 from tuner.api.schemas.decisions import Decision, DecisionKind, DecisionPage
@@ -86,6 +89,8 @@ from tuner.api.schemas.trials import (
 from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
+    "COLUMNS",
+    "COLUMNS_WORDS",
     "WORDS",
     "AgentFailure",
     "AgentLog",
@@ -180,6 +185,7 @@ __all__ = [
     "UsageSeries",
     "Webhook",
     "WebhookList",
+    "as_columns",
     "labels",
     "mode_of",
     "rfc3339",

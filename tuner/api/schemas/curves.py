@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from tuner.api.schemas.forms import Model, Number
 from tuner.domain.keys import trial_id
@@ -13,6 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Cause
 from tuner.store import (
     Curve,
+    CurveColumns,
     ExperimentRecord,
 )
 from tuner.store import Curves as CurvesRecord
@@ -70,7 +74,7 @@ class Curves(Model):
         int,
         Field(
             description=(
-                "number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are "
+                "number of reports per bucket: its lowest and its highest report are returned; 1: all reports are "
                 "returned"
             )
         ),
@@ -98,6 +102,45 @@ class Curves(Model):
             series=[_series(experiment, curve) for curve in found.curves],
             best_so_far=BestSoFar(x=best[0], y=best[1]),
         )
+
+
+COLUMNS = "application/vnd.tuner.curves"
+"""The media type of what `as_columns` returns."""
+
+COLUMNS_WORDS = (
+    "for a client that asks for this media type in Accept, as the page does, since it is quicker to write and to read: the "
+    "length of a head (uint32); the head, which is the JSON answer with `count`, the number of points, in each segment instead "
+    "of x and y, padded with spaces; the y of all points (float64; NaN: not finite); the x of all points (`x_type` of the head: "
+    "int32 or float64). The order is that of the head. All numbers are little-endian"
+)
+
+
+def as_columns(
+    experiment: ExperimentRecord,
+    metric: str,
+    x: Literal["step", "user_step", "time"],
+    found: CurveColumns,
+    left_out: int,
+    best: tuple[list[float], list[float]],
+) -> bytes:
+    """Return what `Curves` has, with the points of all curves in two arrays. `COLUMNS_WORDS` describes the bytes."""
+    series: list[dict[str, Any]] = []
+    for (number, state, value), parts in groupby(found.parts, lambda part: (part.trial, part.state, part.best_value)):
+        segments = [{"ordinal": part.ordinal, "cause": part.cause, "count": part.count} for part in parts]
+        one = {
+            "trial_id": trial_id(experiment.public_id, number),
+            "number": number,
+            "state": state,
+            "best_value": value,
+        }
+        series.append({**one, "segments": segments})
+    x_type = "int32" if x == "step" else "float64"
+    whole = {"metric": metric, "mode": mode_of(experiment, metric), "x": x, "x_type": x_type, "width": found.width}
+    rest = {"left_out": left_out, "series": series, "best_so_far": {"x": best[0], "y": best[1]}}
+    head = to_json({**whole, **rest}, inf_nan_mode="null")
+    head += b" " * (-(4 + len(head)) % 8)  # so that the numbers behind it are aligned
+    across = found.x.astype("<i4" if x_type == "int32" else "<f8")
+    return b"".join([struct.pack("<I", len(head)), head, found.y.astype("<f8").data, across.data])
 
 
 def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:

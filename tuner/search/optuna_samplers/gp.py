@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
+from tuner.errors import TunerError
+from tuner.names import with_extra
 from tuner.options import check_boolean, check_integer
 from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
 from tuner.search.optuna_samplers.tpe import known_space_tpe
@@ -65,6 +68,8 @@ class GPSearch(ModelBased):
         """Return True if TPE proposes the next trial: it is one of the first, or is expected to be short."""
         if not self.tpe_if_short:
             return False
+        if importlib.util.find_spec("torch") is None:
+            return True  # Optuna's Gaussian process is written in PyTorch
         if len(trials) < self.n_startup_trials:
             return True  # random anyway
         ended = (trial.running_s for trial in reversed(list(trials)) if trial.state is TrialState.COMPLETED)
@@ -79,6 +84,8 @@ class GPSearch(ModelBased):
     def sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler
 
+        if importlib.util.find_spec("torch") is None:
+            raise TunerError(f'the searcher gp needs PyTorch: {with_extra("torch")}; "tpe" does not')
         return GPSampler(
             seed=seed,
             n_startup_trials=self.n_startup_trials,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -44,18 +44,13 @@ ORDER BY t.number, s.ordinal"""
 # Each range has a single lower bound. With two, SQLite would use the index for one and check the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
-WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
 _USER_STEPS = """
 SELECT p.segment_id, p.report_no, p.user_step FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_step IS NOT NULL"""
-_BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bucket b
-  WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = 1 ORDER BY b.chunk DESC LIMIT 1), 0))"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
-WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
-# Leave out what the level above already has.
-_BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
-  WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
+WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +66,73 @@ class Span:
     high: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Points that are to be drawn, by segment and then in the order of their reports."""
+
+    owner: NDArray[np.int64]
+    """The id of each point's segment."""
+
+    x: Floats
+    y: Floats
+
+
+NOTHING = Drawn(np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The curve of one segment: `count` points."""
+
+    trial: int
+    state: str
+    best_value: float | None
+    ordinal: int
+    cause: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Curves, with their points one after the other in two arrays. A value that is not finite is NaN.
+
+    Of every `width` reports they have the lowest and the highest; 1 means every report.
+    """
+
+    width: int
+    parts: Sequence[Part]
+    x: Floats
+    y: Floats
+
+    def as_curves(self) -> Curves:
+        across, values = self.x.tolist(), self.y.tolist()
+        for at in np.flatnonzero(np.isnan(self.y)).tolist():
+            values[at] = None
+        found, end = [], 0
+        for (number, state, best), parts in groupby(self.parts, lambda part: (part.trial, part.state, part.best_value)):
+            segments = []
+            for part in parts:
+                begin, end = end, end + part.count
+                segments.append(
+                    CurveSegment(ordinal=part.ordinal, cause=part.cause, x=across[begin:end], y=values[begin:end])
+                )
+            found.append(Curve(trial=number, state=state, best_value=best, segments=segments))
+        return Curves(width=self.width, curves=tuple(found))
+
+
+NO_CURVES = Columns(1, (), np.empty(0), np.empty(0))
+
+
 def read(
     cursor: Cursor, experiment: int, metric: str, span: Span, points: int, trials: Sequence[int] | None = None
-) -> Curves:
+) -> Columns:
     """Return the curves of these trials, by default of all.
 
     The longest curve has about `points` points, the others proportionally fewer.
     """
     key = cursor.value("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if key is None:
-        return Curves(width=1, curves=())
+        return NO_CURVES
     owners = _owners(cursor, experiment, key, trials)
     wanted = _wanted(cursor, key, owners, span)
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
@@ -89,7 +141,7 @@ def read(
     drawn = _drawn(records, segments, width, span)
     if span.x == "user_step":
         drawn = _by_user_step(cursor, key, drawn, span)
-    return Curves(width=width, curves=tuple(_curves(owners, drawn)))
+    return _in_order(width, owners, drawn)
 
 
 def best_so_far(
@@ -151,7 +203,7 @@ def _in_time(
 ) -> dict[int, tuple[int, int]]:
     """Find the reports between two times, and a few more at both ends.
 
-    The search begins in coarse buckets and goes on in finer ones as the part gets smaller.
+    The search begins in coarse buckets and continues in finer ones as the part gets smaller.
     """
     found = dict(whole)
     for level in range(MAX_LEVEL, -1, -1):
@@ -203,25 +255,27 @@ def _records(
     Reports that no bucket of this level covers come from lower levels, and finally from the points.
     """
     found, owners = [], []
-    table, parameters = _as_table(cursor, wanted)
-    greatest = "MAX" if cursor.backend == "sqlite" else "GREATEST"
+    left = dict(wanted)
     for at in range(level, 0, -1):
+        if not left:
+            break
+        table, parameters = _as_table(cursor, left)
         reports = pyramid.reports_per_row(at)
-        above = (key, at + 1) if at < level else ()
-        from_ = _BEHIND_ABOVE.format(greatest=greatest) if above else "(w.lo - 1) / ?"
-        sql = _ROWS.format(wanted=table, from_=from_)
-        rows = cursor.rows(sql, (*parameters, key, at, reports, *above, reports))
+        rows = cursor.rows(_ROWS.format(wanted=table), (*parameters, key, at, reports, reports))
         if not rows:
             continue
         found.append(np.frombuffer(b"".join(map(itemgetter(1), rows)), _RECORD))
         sizes = np.fromiter((len(row[1]) for row in rows), np.int64, len(rows)) // _RECORD.itemsize
-        owners.append(np.repeat(np.fromiter(map(itemgetter(0), rows), np.int64, len(rows)), sizes))
-    from_ = _BEHIND_ROWS.format(greatest=greatest) if level else "w.lo - 1"
-    sql = _POINTS.format(wanted=table, from_=from_)
-    points = cursor.rows(sql, (*parameters, key, key) if level else (*parameters, key))
-    if points or not found:
+        segments = np.fromiter(map(itemgetter(0), rows), np.int64, len(rows))
+        owners.append(np.repeat(segments, sizes))
+        left = _behind(left, segments, found[-1]["last_no"][np.cumsum(sizes) - 1], reports)
+    if left:
+        table, parameters = _as_table(cursor, left)
+        points = cursor.rows(_POINTS.format(wanted=table), (*parameters, key))
         found.append(_of_points(points))
         owners.append(np.fromiter(map(itemgetter(0), points), np.int64, len(points)))
+    if not found:
+        return _of_points([]), np.empty(0, np.int64)
     records = found[0] if len(found) == 1 else np.concatenate(found)
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
@@ -230,6 +284,25 @@ def _records(
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
+
+
+def _behind(
+    wanted: Mapping[int, tuple[int, int]], segments: NDArray[np.int64], last: NDArray[Any], reports: int
+) -> dict[int, tuple[int, int]]:
+    """Return the parts that lie behind the rows of a level.
+
+    Args:
+        wanted: the parts that were asked for.
+        segments: (R,), the segment of each row.
+        last: (R,), the last report_no in it.
+        reports: the number of reports in a complete row.
+    """
+    ids, which = np.unique(segments, return_inverse=True)
+    ends = np.zeros(len(ids), np.int64)
+    np.maximum.at(ends, which, ((last.astype(np.int64) - 1) // reports + 1) * reports)
+    covered = dict(zip(ids.tolist(), ends.tolist(), strict=True))
+    behind = {segment: (max(lo, covered.get(segment, 0) + 1), hi) for segment, (lo, hi) in wanted.items()}
+    return {segment: (lo, hi) for segment, (lo, hi) in behind.items() if lo <= hi}
 
 
 def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[str, tuple[Any, ...]]:
@@ -256,41 +329,38 @@ def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
     return records
 
 
-def _drawn(
-    records: NDArray[Any], segments: NDArray[np.int64], width: int, span: Span
-) -> dict[int, tuple[list[float], list[float | None]]]:
-    """Return segment id -> the points (x, y) to draw, in order."""
+def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span: Span) -> Drawn:
+    """Return the points to draw, in order."""
     if not len(records):
-        return {}
+        return NOTHING
     group = (records["first_no"].astype(np.int64) - 1) // width
-    starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(segments) != 0)])
-    first = np.flatnonzero(np.r_[True, np.diff(segments) != 0])
+    changes = np.diff(segments) != 0
+    starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | changes])
+    first = np.flatnonzero(np.r_[True, changes])
     last = np.r_[first[1:] - 1, len(records) - 1]
     finite = records["n"] > records["gaps"]
+    all_finite = bool(finite.all())
+    lows = _extreme(records["low_value"], None if all_finite else finite, starts, np.minimum)
+    highs = _extreme(records["high_value"], None if all_finite else finite, starts, np.maximum)
+    # A group without a finite value is a gap.
+    gaps = starts[:0] if all_finite else starts[~np.logical_or.reduceat(finite, starts)]
     chosen = [
-        _points(records, segments, first, "first", span),
-        _points(records, segments, last, "last", span),
-        _points(records, segments, _extreme(records["low_value"], finite, starts, np.minimum), "low", span),
-        _points(records, segments, _extreme(records["high_value"], finite, starts, np.maximum), "high", span),
-        # A group without a finite value is a gap.
-        _points(records, segments, starts[~np.logical_or.reduceat(finite, starts)], "first", span),
+        _points(records, segments, at, point, span)
+        for at, point in ((first, "first"), (last, "last"), (lows, "low"), (highs, "high"), (gaps, "first"))
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
-    order = np.lexsort((number, owner))
-    order = order[np.r_[True, (np.diff(owner[order]) != 0) | (np.diff(number[order]) != 0)]]
-    owner, x, y = owner[order], x[order], y[order]
-    values: list[float | None] = y.tolist()
-    for at in np.flatnonzero(~np.isfinite(y)):
-        values[at] = None
-    across = x.tolist()
-    return {int(owner[begin]): (across[begin:end], values[begin:end]) for begin, end in _runs(owner)}
+    # Each of the parts is in order, which makes the stable sort quick.
+    keys = owner << 32 | number
+    order = np.argsort(keys, kind="stable")
+    order = order[np.r_[True, np.diff(keys[order]) != 0]]
+    y = y[order]
+    y[~np.isfinite(y)] = np.nan
+    return Drawn(owner[order], x[order], y)
 
 
-def _by_user_step(
-    cursor: Cursor, key: int, drawn: Mapping[int, tuple[list[float], list[float | None]]], span: Span
-) -> dict[int, tuple[list[float], list[float | None]]]:
+def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
     """Replace report numbers by the steps that the training code reported. Leave out reports without a step."""
-    numbers = [(segment, int(number)) for segment, (x, _) in drawn.items() for number in x]
+    numbers = list(zip(drawn.owner.tolist(), drawn.x.astype(np.int64).tolist(), strict=True))
     steps: dict[tuple[int, int], int] = {}
     for at in range(0, len(numbers), MAX_LOOKUPS):
         part = numbers[at : at + MAX_LOOKUPS]
@@ -303,38 +373,42 @@ def _by_user_step(
             steps[segment, number] = step
     low = -np.inf if span.low is None else span.low
     high = np.inf if span.high is None else span.high
-    found: dict[int, tuple[list[float], list[float | None]]] = {}
-    for segment, (x, y) in drawn.items():
-        points = [(steps.get((segment, int(number))), value) for number, value in zip(x, y, strict=True)]
-        kept = [(float(step), value) for step, value in points if step is not None and low <= step <= high]
-        if kept:
-            found[segment] = [step for step, _ in kept], [value for _, value in kept]
-    return found
+    x = np.array([steps.get(number, np.nan) for number in numbers], np.float64)
+    kept = (x >= low) & (x <= high)  # false for NaN
+    return Drawn(drawn.owner[kept], x[kept], drawn.y[kept])
 
 
-def _extreme(values: Floats, finite: NDArray[np.bool_], starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the earliest lowest (or highest) value of every group that has a finite value."""
+def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
+    """Return the index of the earliest lowest (or highest) value of every group that has a finite value.
+
+    Args:
+        values: (R,), the lowest or highest value of each bucket.
+        finite: (R,), whether a bucket has a finite value; None if all have.
+        starts: where each group begins.
+        pick: minimum or maximum.
+    """
     worst = np.inf if pick is np.minimum else -np.inf
-    comparable = np.where(finite, values, worst)
+    comparable = np.ascontiguousarray(values) if finite is None else np.where(finite, values, worst)
     sizes = np.diff(np.r_[starts, len(values)])
-    best = np.repeat(pick.reduceat(comparable, starts), sizes)
-    at = np.flatnonzero(finite & (comparable == best))
-    groups = np.repeat(np.arange(len(starts)), sizes)[at]
+    found = comparable == np.repeat(pick.reduceat(comparable, starts), sizes)
+    at = np.flatnonzero(found if finite is None else found & finite)
+    groups = np.searchsorted(starts, at, "right")
     return at[np.r_[True, np.diff(groups) != 0]] if len(at) else at
 
 
 def _points(
     records: NDArray[Any], segments: NDArray[np.int64], at: NDArray[Any], point: str, span: Span
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
-    of = records[at]
+    # Take a field first, and then some of its values: the other way round copies whole records.
+    number = records[f"{point}_no"][at].astype(np.int64)
     match span.x:
         case "step":
-            x = of[f"{point}_step"].astype(np.float64)
+            x = records[f"{point}_step"][at].astype(np.float64)
         case "user_step":  # buckets have no user_step: `_by_user_step` looks it up by the number of the report
-            x = of[f"{point}_no"].astype(np.float64)
+            x = number.astype(np.float64)
         case "time":
-            x = of[f"{point}_time"] - span.begin
-    return segments[at], of[f"{point}_no"].astype(np.int64), x, of[f"{point}_value"]
+            x = records[f"{point}_time"][at] - span.begin
+    return segments[at], number, x, records[f"{point}_value"][at]
 
 
 def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
@@ -345,8 +419,12 @@ def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
     return zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
 
 
-def _curves(owners: Sequence[Any], drawn: Mapping[int, tuple[list[float], list[float | None]]]) -> Iterable[Curve]:
-    with_points = (row for row in owners if row[3] in drawn)
-    for (number, state, best), rows in groupby(with_points, itemgetter(0, 1, 2)):
-        parts = [CurveSegment(ordinal=row[4], cause=row[5], x=drawn[row[3]][0], y=drawn[row[3]][1]) for row in rows]
-        yield Curve(trial=number, state=state, best_value=best, segments=parts)
+def _in_order(width: int, owners: Sequence[Any], drawn: Drawn) -> Columns:
+    """Return the curves in the order of their owners."""
+    places = {int(drawn.owner[begin]): (begin, end) for begin, end in _runs(drawn.owner)}
+    found = [(row, places[row[3]]) for row in owners if row[3] in places]
+    parts = [Part(*row[:3], row[4], row[5], end - begin) for row, (begin, end) in found]
+    if all(a[1] == b[0] for (_, a), (_, b) in pairwise(found)):  # segments most often have the order of their trials
+        return Columns(width, parts, drawn.x, drawn.y)
+    order = np.concatenate([np.arange(*place) for _, place in found])
+    return Columns(width, parts, drawn.x[order], drawn.y[order])

@@ -10,6 +10,7 @@ from tuner.errors import SpecError
 from tuner.store.experiments import begin
 from tuner.store.records import Curves, CurveSegment
 from tuner.store.series import curves
+from tuner.store.series.curves import Columns as CurveColumns
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import metric_key
 
@@ -51,6 +52,21 @@ class Metrics:
             high: where the range ends.
             trials: numbers of trials; None for all.
         """
+        wanted = {"x": x, "points": points, "low": low, "high": high, "trials": trials}
+        return self.curve_columns(experiment_id, metric, **wanted).as_curves()  # type: ignore[arg-type]
+
+    def curve_columns(
+        self,
+        experiment_id: int,
+        metric: str,
+        *,
+        x: str = "step",
+        points: int = 1000,
+        low: float | None = None,
+        high: float | None = None,
+        trials: Sequence[int] | None = None,
+    ) -> CurveColumns:
+        """Return what `curves` returns, with the points in two arrays, which is quicker."""
         if x not in ("step", "user_step", "time"):
             raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
         with self._database.cursor() as (cursor, connection):

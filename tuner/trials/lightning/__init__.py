@@ -4,8 +4,15 @@ In a trial: `prepare_trainer` and `ReportCallback`. Without tuning: `RayStrategy
 `RayModelParallelStrategy`.
 """
 
-from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayModelParallelStrategy, RayStrategy
-from tuner.trials.lightning.report import ReportCallback
-from tuner.trials.lightning.trial import prepare_trainer
+from tuner.names import with_extra
+
+try:
+    from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayModelParallelStrategy, RayStrategy
+    from tuner.trials.lightning.report import ReportCallback
+    from tuner.trials.lightning.trial import prepare_trainer
+except ModuleNotFoundError as error:
+    if error.name not in ("torch", "lightning", "pytorch_lightning"):
+        raise
+    raise ImportError(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
 
 __all__ = ["RayFSDPStrategy", "RayModelParallelStrategy", "RayStrategy", "ReportCallback", "prepare_trainer"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 
 from tuner.errors import TunerError
+from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
 
@@ -48,9 +50,11 @@ _ours: Any = None  # the default process group that `join` has made, until anoth
 
 
 def import_torch() -> None:
-    import torch.distributed  # noqa: F401
+    """Import torch, if it is installed."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch.distributed  # noqa: F401
 
-    give_way()
+        give_way()
 
 
 def give_way() -> None:
@@ -82,8 +86,14 @@ def join(
 ) -> None:
     """Set up the process group. Every rank of the group must call this equally often."""
     global _meeting, _ours
-    import torch
-    import torch.distributed as dist
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        raise TunerError(
+            f"{assignment.world_size} ranks meet in a process group of PyTorch, which is not installed: {with_extra('torch')}, "
+            "or set backend='none' if they need no process group"
+        ) from error
 
     give_way()
 

@@ -10,13 +10,27 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
-
+from tuner.names import with_extra
 from tuner.trials.training import session
 
-__all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import (
+        DataLoader,
+        DistributedSampler,
+        IterableDataset,
+        RandomSampler,
+        Sampler,
+        SequentialSampler,
+    )
+except ImportError as error:
+    raise ImportError(f"tuner.torch needs PyTorch: {with_extra('torch')} ({error})") from error
+
+from tuner.trials.training.weights import load_model as load_model
+from tuner.trials.training.weights import load_weights as load_weights
+
+__all__ = ["get_device", "get_devices", "load_model", "load_weights", "prepare_data_loader", "prepare_model"]
 
 
 def get_devices() -> list[torch.device]:

@@ -1,12 +1,14 @@
 /** The calls of the HTTP API, with the paths and types of its OpenAPI document. Every failure is an ApiError with a sentence to show. */
 
 import createClient from "openapi-fetch";
+import { COLUMNS, fromColumns } from "./columns";
 import { takeEarly } from "./early";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
 import { POINTS, SAMPLE } from "./sizes";
 import type {
   CheckpointItem,
+  Curves,
   Decision,
   DecisionKind,
   Experiment,
@@ -199,9 +201,10 @@ export const api = {
       }),
       signal,
     ),
-  curves: (id: string, query: CurvesQuery, signal?: AbortSignal) => {
+  curves: async (id: string, query: CurvesQuery, signal?: AbortSignal): Promise<Curves> => {
     const params = { path: { experiment_id: id }, query: { points: POINTS, limit: SAMPLE, ...query } };
-    return answered(http.GET("/api/v1/experiments/{experiment_id}/curves", { params, ...aborting(signal) }), signal);
+    const asked = { params, headers: { Accept: COLUMNS }, parseAs: "arrayBuffer" as const, ...aborting(signal) };
+    return fromColumns(await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
     all((token) => {

@@ -1,7 +1,14 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { askEarly, forgetEarly, takeEarly } from "./early";
 
-const WANTED = { files: ["assets/page.js", "assets/page.css"], points: 400, sample: 1000, rows: 200 };
+const WANTED = {
+  files: ["assets/page.js", "assets/page.css"],
+  columns: "application/columns",
+  points: 400,
+  sample: 1000,
+  rows: 200,
+  decisions: 50,
+};
 const EXPERIMENT = { metric: "val/loss", mode: "min", trials: 7 };
 
 // happy-dom would load them.
@@ -37,9 +44,43 @@ describe("askEarly", () => {
     ]);
     await settled();
     expect(asked.slice(1)).toEqual([
-      "/team/tuner/api/v1/experiments/exp_1/trials/sample?size=1000",
       "/team/tuner/api/v1/experiments/exp_1/curves?points=400&limit=1000&metric=val%2Floss&x=step",
+      "/team/tuner/api/v1/experiments/exp_1/trials/sample?size=1000",
+      "/team/tuner/api/v1/experiments/exp_1/decisions?page_size=50",
     ]);
+  });
+
+  it("asks for the less urgent answers only when the service has computed the curves, or has failed to", async () => {
+    for (const fail of [false, true]) {
+      let end = () => {};
+      const asked: string[] = [];
+      window.history.replaceState(null, "", "/experiments/exp_1");
+      vi.stubGlobal("fetch", (url: string, { headers }: { headers: { Accept: string } }) => {
+        asked.push(`${new URL(url).pathname.split("exp_1")[1]} ${headers.Accept}`);
+        const answer = new Response(JSON.stringify(EXPERIMENT));
+        if (!url.includes("/curves")) return Promise.resolve(answer);
+        return new Promise((resolve, reject) => (end = () => (fail ? reject(new Error("gone")) : resolve(answer))));
+      });
+      askEarly(WANTED);
+      await settled();
+      expect(asked).toEqual([" application/json", "/curves application/columns"]);
+      // The page may take an answer before it is asked for.
+      const url = `${location.origin}/api/v1/experiments/exp_1/trials/sample?size=1000`;
+      const taken = takeEarly(new Request(url));
+      end();
+      await settled();
+      expect(asked.slice(2)).toEqual(["/trials/sample application/json", "/decisions application/json"]);
+      expect(await (await taken!).json()).toEqual(EXPERIMENT);
+      forgetEarly();
+    }
+  });
+
+  it("looks at the experiment even if the page takes the answer at once", async () => {
+    const asked = open("/experiments/exp_1");
+    const taken = takeEarly(new Request(`${location.origin}/api/v1/experiments/exp_1`))!;
+    expect(await (await taken).json()).toEqual(EXPERIMENT);
+    await settled();
+    expect(asked).toHaveLength(4);
   });
 
   it("reads the first rows of the table of very many trials, unless others are asked for", async () => {
@@ -47,10 +88,14 @@ describe("askEarly", () => {
     const asked = open("/experiments/exp_1?x=time&metric=accuracy", many);
     await settled();
     expect(asked[1]).toBe("/api/v1/experiments/exp_1/trials?sort=best_value&page_size=200");
-    expect(asked[3]).toContain("metric=accuracy&x=time");
+    expect(asked[2]).toContain("metric=accuracy&x=time");
+    expect(asked[3]).toContain("/trials/sample");
     const sorted = open("/experiments/exp_1?sort=number&tab=parameters", many);
     await settled();
-    expect(sorted.slice(1)).toEqual(["/api/v1/experiments/exp_1/trials/sample?size=1000"]);
+    expect(sorted.slice(1)).toEqual([
+      "/api/v1/experiments/exp_1/trials/sample?size=1000",
+      "/api/v1/experiments/exp_1/decisions?page_size=50",
+    ]);
   });
 
   it("does nothing on other pages, and stops if the experiment cannot be read", async () => {

@@ -13,19 +13,55 @@ declare global {
 export interface Wanted {
   /** The files of the experiment's page, relative to the root of the pages. */
   files: readonly string[];
+  /** The media type in which curves are asked for. */
+  columns: string;
   points: number;
   sample: number;
   rows: number;
+  decisions: number;
 }
 
 /**
  * Begin to load an experiment's page and its data. index.html contains the text of this function, so it uses nothing from outside.
  * The experiment is read before the rest: the stream of changes begins where the experiment's answer ends, so nothing is missed.
+ * Then come the curves, and only after them what is less urgent, since the service works on all requests with one processor.
  */
-export function askEarly({ files, points, sample, rows }: Wanted): void {
+export function askEarly({ files, columns, points, sample, rows, decisions }: Wanted): void {
   const found = /^(.*\/)experiments\/(exp_\w+)$/.exec(location.pathname);
   if (!found) return;
   const [, root, id] = found;
+  const early = (window.early = new Map<string, Promise<Response>>());
+  const ask = (path: string, after?: Promise<unknown>, accept = "application/json") => {
+    const url = `${location.origin}${root}api/v1/experiments/${id}${path}`;
+    const asked = () => fetch(url, { headers: { Accept: accept } });
+    const answer = after ? after.then(asked, asked) : asked();
+    early.set(url, answer);
+    // Whoever takes the answer hears of the failure.
+    answer.catch(() => {});
+    return answer;
+  };
+  const chosen = new URLSearchParams(location.search);
+  const name = encodeURIComponent;
+  // This looks at the answer before whoever takes it can read it.
+  ask("")
+    .then((answer) => (answer.ok ? answer.clone().json() : null))
+    .then((experiment: { metric: string; mode: string; trials: number } | null) => {
+      if (!experiment) return;
+      const many = experiment.trials > sample;
+      if (many && !["sort", "state", "brush"].some((key) => chosen.has(key)))
+        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
+      let curves: Promise<unknown> | undefined;
+      if ((chosen.get("tab") ?? "curves") === "curves") {
+        const metric = name(chosen.get("metric") ?? experiment.metric);
+        const x = name(chosen.get("x") ?? "step");
+        curves = ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`, undefined, columns);
+      }
+      // Of very many trials, the sample may be what is drawn.
+      void ask(`/trials/sample?size=${sample}`, many ? undefined : curves);
+      void ask(`/decisions?page_size=${decisions}`, curves);
+    })
+    .catch(() => {});
+  // A browser has six connections to a service, and the data is needed first.
   for (const file of files) {
     const link = document.createElement("link");
     // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
@@ -35,30 +71,6 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
     link.href = root + file;
     document.head.append(link);
   }
-  const early = (window.early = new Map<string, Promise<Response>>());
-  const ask = (path: string) => {
-    const url = `${location.origin}${root}api/v1/experiments/${id}${path}`;
-    const answer = fetch(url, { headers: { Accept: "application/json" } });
-    early.set(url, answer);
-    // Whoever takes the answer hears of the failure.
-    answer.catch(() => {});
-    return answer;
-  };
-  const chosen = new URLSearchParams(location.search);
-  const name = encodeURIComponent;
-  ask("")
-    .then((answer) => (answer.ok ? answer.clone().json() : null))
-    .then((experiment: { metric: string; mode: string; trials: number } | null) => {
-      if (!experiment) return;
-      if (experiment.trials > sample && !["sort", "state", "brush"].some((key) => chosen.has(key)))
-        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
-      void ask(`/trials/sample?size=${sample}`);
-      if ((chosen.get("tab") ?? "curves") !== "curves") return;
-      const metric = name(chosen.get("metric") ?? experiment.metric);
-      const x = name(chosen.get("x") ?? "step");
-      void ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`);
-    })
-    .catch(() => {});
 }
 
 /** Return the answer to an early request, or undefined if there is none. Each answer is returned once. */

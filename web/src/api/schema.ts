@@ -773,7 +773,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on. */
+        /** End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues. */
         post: operations["trials_kill"];
         delete?: never;
         options?: never;
@@ -932,7 +932,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Give a trial back. It goes on elsewhere from its newest checkpoint. */
+        /** Give a trial back. It continues elsewhere from its newest checkpoint. */
         post: operations["agents_release"];
         delete?: never;
         options?: never;
@@ -1131,7 +1131,7 @@ export interface components {
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: train on; anything else: leave, the lease has ended. After pause the trial goes on later, after exploit with another configuration
+             * @description continue: train on; anything else: leave, the lease has ended. After pause the trial continues later, after exploit with another configuration
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
@@ -1962,7 +1962,7 @@ export interface components {
             x: "step" | "user_step" | "time";
             /**
              * Width
-             * @description number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are returned
+             * @description number of reports per bucket: its lowest and its highest report are returned; 1: all reports are returned
              */
             width: number;
             /**
@@ -7169,6 +7169,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Curves"];
+                    "application/vnd.tuner.curves": string;
                 };
             };
             /** @description the client already has this answer: its ETag was in If-None-Match */

@@ -6,3 +6,5 @@ export const SAMPLE = 1000;
 export const ROWS = 200;
 /** Points of the longest curve. */
 export const POINTS = 400;
+/** Decisions. */
+export const DECISIONS = 200;

@@ -14,7 +14,7 @@ import {
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import { forgetEarly } from "../api/early";
-import { ROWS, SAMPLE } from "../api/sizes";
+import { DECISIONS, ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
 import type { Range, Source } from "../curves/geometry";
 import {
@@ -64,7 +64,6 @@ export interface Decisions {
   older: string | null;
 }
 
-const DECISIONS_AT_ONCE = 200;
 const REFRESH_MS = 10_000;
 const ZOOM_KEPT_MS = 30_000;
 const RESAMPLE_MS = 15_000;
@@ -77,7 +76,7 @@ type RowPages = InfiniteData<Rows, string>;
 export async function readOlderDecisions(client: QueryClient, id: string): Promise<void> {
   const token = client.getQueryData<Decisions>(keys.decisions(id))?.older;
   if (!token) return;
-  const page = await api.decisions(id, { page_size: DECISIONS_AT_ONCE, page_token: token });
+  const page = await api.decisions(id, { page_size: DECISIONS, page_token: token });
   client.setQueryData<Decisions>(keys.decisions(id), (old) => {
     if (!old || old.older !== token) return old;
     const have = new Set(old.items.map((decision) => decision.seq));
@@ -172,7 +171,7 @@ export function useExperiment(id: string): LiveExperiment {
     queryKey: keys.decisions(id),
     queryFn: async ({ signal }): Promise<Decisions> => {
       const mark = recent.mark;
-      const page = await api.decisions(id, { page_size: DECISIONS_AT_ONCE }, signal);
+      const page = await api.decisions(id, { page_size: DECISIONS }, signal);
       return recent.since(mark).reduce(decided, { items: page.items, older: page.next_page_token });
     },
     enabled: ready,

@@ -64,11 +64,11 @@ describe("the page of the cluster", () => {
         .slice(1)
         .map((row) => row.textContent);
     expect(rows("Nodes")).toEqual([
-      "host-a10.0.0.a 2 of 8 1 of 2digits trial 3, rank 0 (GPU 0)",
-      "host-b10.0.0.b 2 of 8 1 of 2digits trial 3, rank 1 (GPU 1)",
+      "host-adigits trial 3, rank 0 (GPU 0) 2 of 8 1 of 210.0.0.a",
+      "host-bdigits trial 3, rank 1 (GPU 1) 2 of 8 1 of 210.0.0.b",
     ]);
     expect(rows("Waiting")[0]).toMatch(
-      /^1digitstrial 42 × 1 GPU, 1 CPU5.*needs 2 free GPUs, and there is 1room is kept for it$/,
+      /^1digitstrial 4needs 2 free GPUs, and there is 1room is kept for it2 × 1 GPU, 1 CPU.*5$/,
     );
     expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
     expect(rows("Shares")).toEqual(["digits5175 %11"]);

@@ -66,33 +66,28 @@ export default function ClusterPage() {
           <Panel flush title={`Nodes · ${found.nodes.length}`}>
             <Table
               label="Nodes"
-              heads={["Node", "Address", "CPUs in use", "GPUs in use", "What runs there"]}
+              heads={["Node", "What runs there", "CPUs in use", "GPUs in use", "Address"]}
               empty="No node is alive."
-              long={4}
+              long={1}
               rows={found.nodes.map((node) => [
                 node.name,
-                node.address,
+                <Residents key="groups" groups={found.groups} node={node.id} nameOf={nameOf} />,
                 <Use key="cpu" used={node.cpus_in_use} of={node.cpus} what={`CPUs of ${node.name}`} />,
                 <Use key="gpu" used={node.gpus_in_use} of={node.gpus} what={`GPUs of ${node.name}`} />,
-                <Residents key="groups" groups={found.groups} node={node.id} nameOf={nameOf} />,
+                node.address,
               ])}
             />
           </Panel>
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Asks for", "Priority", "Waits for", "Waits for"]}
+              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waits for", "Priority"]}
               empty="No trial is waiting."
-              long={6}
+              long={3}
               rows={found.waiting.map((one) => [
                 one.position,
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
-                askedWords(one.workers, one.resources),
-                one.priority,
-                <span key="since" title={`since ${moment(one.since)}`}>
-                  {duration(elapsed(one.since, null, now))}
-                </span>,
                 <span key="why">
                   {one.reason}
                   {one.reserved && (
@@ -104,6 +99,11 @@ export default function ClusterPage() {
                     </span>
                   )}
                 </span>,
+                askedWords(one.workers, one.resources),
+                <span key="since" title={`since ${moment(one.since)}`}>
+                  {duration(elapsed(one.since, null, now))}
+                </span>,
+                one.priority,
               ])}
             />
           </Panel>

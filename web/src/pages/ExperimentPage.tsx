@@ -1,6 +1,6 @@
 import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
@@ -181,8 +181,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       },
     ];
   });
+  // The curves are drawn first, and then what is around them.
+  const later = useDeferredValue(true, false);
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
-  const table = (
+  const table = later && (
     <>
       {live.trials.isError && !live.trials.data && (
         <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
@@ -270,12 +272,14 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       x={axesOf(experiment, trials, address).x}
                       onSelect={select}
                     />
-                    <LatestDecisions
-                      experiment={experiment}
-                      live={live}
-                      onSelect={select}
-                      onAll={() => set({ tab: "decisions" })}
-                    />
+                    {later && (
+                      <LatestDecisions
+                        experiment={experiment}
+                        live={live}
+                        onSelect={select}
+                        onAll={() => set({ tab: "decisions" })}
+                      />
+                    )}
                   </div>
                 </div>
                 {history && (

@@ -1,12 +1,12 @@
 import { Anchor } from "@mantine/core";
-import { isRouteErrorResponse, Link, useRouteError } from "react-router";
+import { Component, type ReactNode } from "react";
+import { Link, useLocation } from "react-router";
 import { useTitle } from "../parts/useTitle";
 
 /** An address that leads nowhere, or a page that broke. */
-export function NotFoundPage() {
-  const error = useRouteError();
+export function NotFoundPage({ error }: { error?: unknown }) {
   useTitle("Not found");
-  const broken = error != null && !isRouteErrorResponse(error);
+  const broken = error != null;
   return (
     <section style={{ maxWidth: 640, margin: "48px auto", padding: "0 16px" }}>
       <h1 style={{ fontSize: 20 }}>{broken ? "This page broke" : "There is no such page"}</h1>
@@ -20,4 +20,21 @@ export function NotFoundPage() {
       </p>
     </section>
   );
+}
+
+/** Shows what broke in place of a page, until another page is opened. */
+export function Unbroken({ children }: { children: ReactNode }) {
+  return <Boundary key={useLocation().pathname}>{children}</Boundary>;
+}
+
+class Boundary extends Component<{ children: ReactNode }, { error: unknown }> {
+  override state: { error: unknown } = { error: null };
+
+  static getDerivedStateFromError(error: unknown) {
+    return { error };
+  }
+
+  override render() {
+    return this.state.error == null ? this.props.children : <NotFoundPage error={this.state.error} />;
+  }
 }

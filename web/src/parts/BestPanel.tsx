@@ -1,3 +1,4 @@
+import { useDeferredValue } from "react";
 import type { Experiment, XAxis } from "../api/types";
 import { curvesCall } from "../charts/copies";
 import { csv } from "../charts/save";
@@ -26,6 +27,9 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
   const { best } = experiment;
   const until = elapsed(experiment.started_at, experiment.ended_at, now);
   const soFar = curves.data?.best_so_far;
+  // The answer is asked for together with the curves beside it, but those are drawn first.
+  const later = useDeferredValue(true, false);
+  if (!later) return null;
   return (
     <Panel
       title={`Best ${experiment.metric} so far`}

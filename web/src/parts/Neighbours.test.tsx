@@ -11,7 +11,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-const TRIAL = { id: "trl_1", number: 1, state: "completed", best_value: 0.9 } as TrialWithSegments;
+const TRIAL = { id: "trl_1", number: 1, state: "completed", best_value: 0.9, iteration: 9 } as TrialWithSegments;
 const EXPERIMENT = { metric: "accuracy", mode: "max", labels: { act: ["relu", "tanh"] } } as unknown as Experiment;
 
 function near(trial_number: number, best_value: number | null, distance = 0.1): Found["items"][number] {
@@ -28,10 +28,25 @@ function near(trial_number: number, best_value: number | null, distance = 0.1): 
 }
 
 describe("the neighbours of a trial", () => {
+  it("say if they were trained for less", () => {
+    const said = (iteration: number, ...values: number[]) =>
+      summary(
+        { best_value: 0.9, iteration },
+        values.map((value, i) => ({ ...near(i, value), iteration: i })),
+        {
+          metric: "accuracy",
+          mode: "max",
+        },
+      );
+    expect(said(1, 0.8, 0.95)).toMatch(/better than 1 of them. 1 of them was trained for fewer iterations.$/);
+    expect(said(27, 0.8, 0.95)).toMatch(/of them. They were trained for fewer iterations.$/);
+    expect(said(0, 0.8, 0.95)).toMatch(/better than 1 of them.$/);
+  });
+
   it("say how good its place in the space is", () => {
     const said = (values: (number | null)[], own: number | null, mode: "min" | "max" = "max") =>
       summary(
-        { best_value: own },
+        { best_value: own, iteration: 9 },
         values.map((value, i) => near(i, value)),
         { metric: "accuracy", mode },
       );

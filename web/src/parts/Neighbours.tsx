@@ -76,7 +76,7 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
 
 /** "Its 6 nearest neighbours reached 0.81 to 0.95; this trial, with 0.93, is better than 4 of them." */
 export function summary(
-  trial: Pick<TrialWithSegments, "best_value">,
+  trial: Pick<TrialWithSegments, "best_value" | "iteration">,
   items: Found["items"],
   { mode, metric: name }: Pick<Experiment, "mode" | "metric">,
 ): string {
@@ -89,7 +89,14 @@ export function summary(
   if (own === null) return `${who} reached a best ${name} of ${reached}; this trial has no result yet.`;
   const beaten = values.filter((value) => (mode === "max" ? own > value : own < value)).length;
   const words = beaten === values.length ? "all" : beaten === 0 ? "none" : String(beaten);
-  return `${who} reached a best ${name} of ${reached}; this trial, with ${metric(own)}, is better than ${words} of them.`;
+  const shorter = items.filter((one) => one.best_value !== null && one.iteration < trial.iteration).length;
+  const caution =
+    shorter === 0
+      ? ""
+      : shorter === values.length
+        ? " They were trained for fewer iterations."
+        : ` ${shorter} of them ${shorter === 1 ? "was" : "were"} trained for fewer iterations.`;
+  return `${who} reached a best ${name} of ${reached}; this trial, with ${metric(own)}, is better than ${words} of them.${caution}`;
 }
 
 function percent(distance: number): string {
