@@ -304,6 +304,6 @@ def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: S
     assert start(0, {"x": 0.5, "net/width": 16}) == {"x": 0.5, "net": {"width": 16}}
     read("amended", changes=changed)
     assert start(1, {"x": 0.5, "kind": 0}) == {"x": 0.5, "kind": [1]}
-    read("amended", changes={"space": third})
+    read("amended", changes={"space": third, "former_spaces": [record.spec.space, second]})
     assert start(2, {"kind": 0}) == {"kind": [2]}
     assert start(3, {"x": 0.5, "net/width": 32}, space_revision=0) == {"x": 0.5, "net": {"width": 32}}

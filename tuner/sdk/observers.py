@@ -97,8 +97,8 @@ class Reader:
     def read(self, entry: Entry) -> Iterator[Call]:
         """Yield the calls that follow from an entry."""
         data = entry.data
-        if entry.event == "amended" and "space" in data["changes"]:
-            self._revision += 1
+        if entry.event == "amended" and "former_spaces" in data["changes"]:
+            self._revision = len(data["changes"]["former_spaces"])
             if self._revision == len(self._spaces):  # it was changed after this began to read
                 self._spaces.append(Space.from_json(data["changes"]["space"], opaque=True))
         if entry.event == "decision" and data["kind"] == "start":
