@@ -17,6 +17,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/([^/]+)\/enqueue$/, "enqueued a configuration in"],
   ["POST", /^experiments\/([^/]+)\/replay$/, "replayed"],
   ["POST", /^trials\/([^/]+)\/stop$/, "stopped"],
+  ["POST", /^trials\/([^/]+)\/kill$/, "killed"],
   ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
   ["POST", /^trials\/([^/]+)\/fork$/, "forked"],
   ["POST", /^checkpoints\/([^/]+)\/pin$/, "pinned"],
