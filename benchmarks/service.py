@@ -8,6 +8,7 @@ each part:
 
 - start: the seconds from the start of the process of `tuner serve` to its first answer of 200 to `/healthz`, and to `/readyz`.
   First without Ray (`ray: false`), which the service starts then, and then with the Ray and the driver host that it left.
+  `healthz_cpu_s` and `readyz_cpu_s` are the CPU time of its process by then, without that of Ray and the driver host.
 - list: the milliseconds of a page of 100 experiments, for several queries, in sequence over one connection.
 - post: the milliseconds of `POST /experiments`, with all clients at once. Each has one connection, and sends its next request as
   soon as it has its answer. `cpu_ms` is the CPU time of the service for one. The clients are tasks of this process that write
@@ -111,15 +112,17 @@ def starts(url: str, home: str, experiments: int, count: int) -> None:
     service = Serve(Path(home), url)
     try:
         for number in range(count + 1):
-            healthy, ready = started(service)
-            show("start", experiments=experiments, ray=number > 0, healthz_s=healthy, readyz_s=ready)
+            show("start", experiments=experiments, ray=number > 0, **started(service))
             service.end()
     finally:
         service.stop()
 
 
-def started(service: Serve) -> tuple[float, float]:
-    """Start the service, and return the seconds to the first answer of 200 to `/healthz` and to `/readyz`."""
+def started(service: Serve) -> dict[str, float]:
+    """Start the service, and return the seconds to the first answer of 200 to `/healthz` and to `/readyz`.
+
+    Return the CPU time of its process by then, too.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     begun = time.perf_counter()
@@ -130,7 +133,8 @@ def started(service: Serve) -> tuple[float, float]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    found = []
+    found: dict[str, float] = {}
+    process = psutil.Process(service.process.pid)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for path in ("/healthz", "/readyz"):
             while True:
@@ -140,8 +144,9 @@ def started(service: Serve) -> tuple[float, float]:
                 if service.process.poll() is not None:
                     raise RuntimeError("the service has ended")
                 time.sleep(0.01)
-            found.append(time.perf_counter() - begun)
-    return found[0], found[1]
+            found[f"{path[1:]}_s"] = time.perf_counter() - begun
+            found[f"{path[1:]}_cpu_s"] = sum(process.cpu_times()[:2])
+    return found
 
 
 # Lists

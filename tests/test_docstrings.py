@@ -10,6 +10,10 @@ ROOT = Path(__file__).parents[1]
 FRAGMENT = re.compile(r"(What|Who|How|Where|Whether|When|Which|Why|That|As|If|Those|The same) ")
 
 
+FOREIGN = re.compile(r"\b(goes on|went on|lets? go of|of which the|cannot be had|just now)\b")
+"""Phrases that read as translated, in docstrings and messages alike."""
+
+
 def fragments(text: str) -> list[str]:
     """Return the first lines of the docstrings in this source, of names too, that open with a fragment."""
     found = [
@@ -30,3 +34,19 @@ def test_no_docstring_opens_with_a_fragment() -> None:
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     found = {str(path.relative_to(ROOT)): lines for path in files if (lines := fragments(path.read_text()))}
     assert found == {}, 'write a sentence with its subject or verb first, such as "Return whether it runs."'
+
+
+def foreign(text: str) -> list[str]:
+    """Return the strings of this source, messages and docstrings, that contain one of the phrases of FOREIGN."""
+    strings = [n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [" ".join(string.split()) for string in strings if FOREIGN.search(" ".join(string.split()))]
+
+
+def test_a_foreign_phrase_is_noticed() -> None:
+    assert foreign('raise Exception("the search goes\\n on there")\nX = "it continues"') == ["the search goes on there"]
+
+
+def test_no_docstring_or_message_has_a_foreign_phrase() -> None:
+    files = sorted((ROOT / "tuner").rglob("*.py"))
+    found = {str(path.relative_to(ROOT)): lines for path in files if (lines := foreign(path.read_text()))}
+    assert found == {}, 'use the usual word: "continues", "releases", "at the moment"'

@@ -10,7 +10,7 @@
     │   │   └── Gone              what the request is about has ended, and does not come back
     │   └── LostLease             another driver has taken over this experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
-    ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
+    ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
     ├── PlacementError            the cluster does not have the resources, or did not free them in time
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers at the moment
@@ -126,7 +126,7 @@ class IllegalTransition(TunerError):
 
 
 class TrialError(TunerError):
-    """A trial cannot go on. `failure` says which rank, on which node, and why."""
+    """A trial cannot continue. `failure` says which rank, on which node, and why."""
 
     def __init__(self, message: str, failure: Any = None) -> None:
         super().__init__(message)

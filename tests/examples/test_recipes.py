@@ -58,4 +58,4 @@ def test_each_recipe_can_be_compiled_and_uses_names_that_exist(name: str) -> Non
 
 
 def test_each_python_block_of_the_pages_is_run() -> None:
-    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 7
+    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 8

@@ -131,7 +131,7 @@ def test_errors_of_a_callback_are_logged_and_reach_nobody(
     assert said.startswith("callback Broken failed in on_trial_result: SystemExit: no disk, and ")
     assert recorder.of("end")
     assert len(caplog.records) == observers.TOLD
-    assert "Broken: on_trial_result failed; the search goes on" in caplog.text
+    assert "Broken: on_trial_result failed; the search continues" in caplog.text
 
 
 def test_a_slow_callback_holds_nobody_up(

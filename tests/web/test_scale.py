@@ -79,7 +79,7 @@ def test_trials_of_two_experiments_are_compared(visit: Open, service: Service) -
     expect(page.get_by_role("heading", name="Compare trials")).to_be_visible()
     trials = service.store.trials.page(first.id).items
     expect(page.get_by_role("row", name="lr ")).to_contain_text(f"{trials[0].params['lr']:.4g}")
-    expect(page.get_by_text("They lie furthest apart at iteration")).to_be_visible()
+    expect(page.get_by_text("The largest difference is at iteration")).to_be_visible()
     wait_until(page, lambda: page.evaluate(INK.replace("canvas')", "canvas:nth-of-type(2)')")) > 200, "drawing")
     foreign = service.store.trials.page(other.id).items[5]
     page.goto(f"{page.url},{foreign.public_id}" if "%2C" not in page.url else f"{page.url}%2C{foreign.public_id}")

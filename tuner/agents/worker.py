@@ -239,7 +239,7 @@ class Agent:
             self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
 
     async def _lost(self, running: _Running, why: str) -> None:
-        """End a trial whose lease is gone: it goes on elsewhere."""
+        """End a trial whose lease is gone: it continues elsewhere."""
         running.gone = True
         running.verdict = Verdict(action="stop", reason=why)
         if self._manager is not None:

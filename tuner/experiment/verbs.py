@@ -101,7 +101,10 @@ TRIAL_VERBS: dict[Command, Verb] = {
         ),
         Verb(
             name="kill",
-            summary="End the trial's processes at once, without waiting for a report or last checkpoint. The experiment goes on.",
+            summary=(
+                "End the trial's processes at once, without waiting for a report or last checkpoint. The "
+                "experiment continues."
+            ),
             past="killed",
             done=frozenset(state for state in TrialState if state.ended),
         ),

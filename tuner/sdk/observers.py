@@ -1,6 +1,6 @@
 """Call callbacks with what the log of a search has, each in a thread of its own.
 
-A thread goes on reading where it stopped, a bounded number of entries at a time. The log is durable, so a slow callback falls
+A thread continues reading where it stopped, a bounded number of entries at a time. The log is durable, so a slow callback falls
 behind and misses nothing. How far each callback has come is kept in a file of the home.
 """
 
@@ -270,7 +270,7 @@ class Observer:
     def _note(self, what: str, error: BaseException) -> None:
         self.errors.append(f"{what}: {type(error).__name__}: {error}")
         if len(self.errors) <= TOLD:
-            log.warning("callback %s: %s failed; the search goes on", self.name, what, exc_info=error)
+            log.warning("callback %s: %s failed; the search continues", self.name, what, exc_info=error)
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()

@@ -280,7 +280,7 @@ def resume(
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other has it.
         ray_address: as for `run`.
-        callbacks: as for `run`. Each one goes on where it stopped: it is found again by the name of its class.
+        callbacks: as for `run`. Each one continues where it stopped; its class name identifies it.
         verbose: as for `run`.
 
     Raises:

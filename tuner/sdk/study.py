@@ -189,7 +189,7 @@ class Study:
         self._driver: AskedDriver | None = None
         if not record.state.ended or _is_to_go_on(store, record):
             if record.state == "paused":
-                store.commands.add(record.id, "resume", reason="the script goes on with the study")
+                store.commands.add(record.id, "resume", reason="the script continues the study")
             # The log contains the changes that users have made since the study was created.
             core = assemble(record.first_spec, self._space, load_parts(code.parts_blob if code else None))
             self._driver = AskedDriver(store, record, core)

@@ -19,7 +19,7 @@ BUSY_S = 30.0
 
 
 def backup(url: str, target: Path) -> int:
-    """Copy the whole database to a new file, as it is at one moment. Services and searches go on. Return the size in bytes.
+    """Copy the whole database to a new file, consistently, while services and searches run. Return the size in bytes.
 
     Raises:
         Conflict: The file exists already.

@@ -52,7 +52,7 @@ class Commands:
             trial_number: the trial that it is about, if it is about one.
             reason: for the log.
             now: the time.
-            reopen: also continue the experiment, so that the command is carried out even if the experiment ends just now.
+            reopen: also continue the experiment, so that the command is carried out even if the experiment is ending.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:

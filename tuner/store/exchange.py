@@ -26,7 +26,7 @@ LOCK_S = 10
 
 
 def export(url: str, target: Path) -> None:
-    """Copy a PostgreSQL database, as it is at one moment, to a new SQLite file. Services and searches go on.
+    """Copy a PostgreSQL database, as it is at one moment, to a new SQLite file. Services and searches may run meanwhile.
 
     Raises:
         StoreError: the database cannot be read, or it does not have the tables of this version.

@@ -142,7 +142,7 @@ async def fail(here: Here, experiment: ExperimentName, lease: Lease, data: Requi
     "/experiments/{experiment}/assignments/{lease}/release",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Give a trial back. It goes on elsewhere from its newest checkpoint.",
+    summary="Give a trial back. It continues elsewhere from its newest checkpoint.",
 )
 async def release(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.LeaseState.of(await _about(here, "release", experiment, lease, {})))

@@ -167,7 +167,7 @@ class AgentVerdict(Model):
     verdict: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
         Field(
-            description="continue: train on; anything else: leave, the lease has ended. After pause the trial goes on later, "
+            description="continue: train on; anything else: leave, the lease has ended. After pause the trial continues later, "
             "after exploit with another configuration"
         ),
     ]

@@ -74,7 +74,7 @@ class Curves(Model):
         int,
         Field(
             description=(
-                "number of reports per bucket, of which the lowest and the highest are returned; 1: all reports are "
+                "number of reports per bucket: its lowest and its highest report are returned; 1: all reports are "
                 "returned"
             )
         ),

@@ -59,7 +59,7 @@ class Link:
         self._waits = False  # for the end of a host of a newer version
 
     def watch(self, address: str) -> None:
-        """Connect to Ray and watch for ever. Raise ClusterUnreachable if there is no Ray at the address."""
+        """Connect to Ray and watch it without end. Raise ClusterUnreachable if there is no Ray at the address."""
         from tuner.driver.hosts.cluster import connect
 
         connect(address)

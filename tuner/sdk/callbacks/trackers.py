@@ -82,7 +82,7 @@ class MLflowLoggerCallback(Callback):
 class WandbLoggerCallback(Callback):
     """Logs each trial as a run of Weights & Biases, in a group for the search.
 
-    The id of a run is that of the trial, so a resumed search goes on in the same runs.
+    The id of a run is that of the trial, so a resumed search continues in the same runs.
 
     Args:
         project: of Weights & Biases. None: the name of the search.

@@ -172,7 +172,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
         )}
         {gap && gap.high.value > gap.low.value && (
           <p className={classes.words}>
-            They lie furthest apart at iteration {gap.x}: <b>{written(gap.high.value)}</b> ({names[gap.high.index]})
+            The largest difference is at iteration {gap.x}: <b>{written(gap.high.value)}</b> ({names[gap.high.index]})
             against <b>{written(gap.low.value)}</b> ({names[gap.low.index]}).
           </p>
         )}
