@@ -67,7 +67,8 @@ def load_model(checkpoint: Checkpoint, model: M, *, file: str | None = None, key
         model.load_state_dict(load_weights(checkpoint, file=file, key=key))
     except RuntimeError as error:
         raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _read(path: str) -> Any:
