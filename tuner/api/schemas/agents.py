@@ -33,8 +33,7 @@ Metrics = Annotated[
     ),
 ]
 Step = Annotated[
-    int | None,
-    Field(gt=-(2**63), lt=2**63, description="the training code's own count, which the database must be able to store"),
+    int | None, Field(ge=-(2**63) + 1, le=2**63 - 1, description="the training code's own count; below 2**63")
 ]
 Uri = Annotated[
     str,
