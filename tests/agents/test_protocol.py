@@ -362,7 +362,10 @@ def test_a_checkpoint_is_deleted_unless_a_newer_one_is_in_its_place(sqlite_servi
         service.report(got, iteration, 1 / iteration, checkpoint=str(at))
     service.until("the deletion", lambda: not first.exists())
     checkpoints = f"/experiments/{name}/checkpoints"
-    service.until("the records", lambda: [one["step"] for one in service.get(checkpoints)["items"]] == [4])
+    states = {1: "deleted", 2: "deleted", 3: "deleted", 4: "ready"}
+    service.until(
+        "the records", lambda: {one["step"]: one["state"] for one in service.get(checkpoints)["items"]} == states, 10
+    )
     assert last.exists()
     service.about(got, "complete")
     service.ended(name)
