@@ -294,7 +294,7 @@ def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: S
     reader = Reader(dataclasses.replace(record, spec=record.spec.amended(changed)))
 
     def read(event: str, trial: int | None = None, **data: Any) -> None:
-        list(reader.read(StreamItem(1, event, 0.0, trial, data)))
+        list(reader.read(StreamItem(seq=1, event=event, time=0.0, trial=trial, data=data)))
 
     def start(number: int, params: dict[str, Any], **more: Any) -> dict[str, Any]:
         payload = {"number": number, "params": params, **more}
