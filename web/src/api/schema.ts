@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples or limits of an experiment. It may be running. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -2346,6 +2346,25 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Space Revision
+             * @description how often users have changed the space; trials say which one they are from
+             */
+            space_revision: number;
+            /**
+             * Former Spaces
+             * @description the spaces before the present one, the first one first
+             */
+            former_spaces: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Assumed
+             * @description the values that new parameters are taken to have had in trials of the spaces without them
+             */
+            assumed: {
+                [key: string]: unknown;
+            };
+            /**
              * Search
              * @description as in the spec; `resolved` has the one that is used
              */
@@ -3933,6 +3952,11 @@ export interface components {
              */
             best_iteration: number | null;
             /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
+            /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
              */
@@ -4061,6 +4085,11 @@ export interface components {
              * @description training_iteration of the report that had best_value
              */
             best_iteration: number | null;
+            /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
             /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
@@ -5109,7 +5138,7 @@ export interface components {
             project: string | null;
             /**
              * Expires Days
-             * @description days until it expires; days until it expires; null: it never expires
+             * @description days until it expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
@@ -5250,6 +5279,33 @@ export interface components {
              *     }
              */
             limits: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Space
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @default null
+             * @example {
+             *       "lr": {
+             *         "lower": 0.001,
+             *         "type": "loguniform",
+             *         "upper": 0.1
+             *       },
+             *       "momentum": null
+             *     }
+             */
+            space: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Assume
+             * @description for each new parameter the value that it had in the trials so far, by its path; null leaves their results out of the search
+             * @default null
+             * @example {
+             *       "dropout": 0
+             *     }
+             */
+            assume: {
                 [key: string]: unknown;
             } | null;
         };
@@ -5455,7 +5511,7 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -5501,7 +5557,7 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -5615,7 +5671,7 @@ export interface components {
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -6267,6 +6323,15 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7985,7 +8050,7 @@ export interface operations {
                 tail?: number | null;
                 /** @description only what follows this byte; pass `end` of the previous answer */
                 offset?: number | null;
-                /** @description at most this many bytes of each log log */
+                /** @description at most this many bytes of each log */
                 limit?: number;
                 /** @description only lines that contain this text, ignoring case */
                 search?: string | null;
@@ -8195,7 +8260,7 @@ export interface operations {
             query?: {
                 /** @description time: seconds since the experiment's start */
                 x?: "step" | "time";
-                /** @description maximum number of points maximum number of points per segment and metric */
+                /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
             header?: never;
