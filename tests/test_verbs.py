@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import tuner
 from tests.serving import ROOT, SLOW, Service, until
 from tuner.cli.commands import app as cli
+from tuner.errors import Conflict, SpecError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -120,6 +121,44 @@ def test_a_fork_runs_the_same_function_over_another_space(service: Service) -> N
     trials = service.get(f"/experiments/{ended['id']}/trials")["items"]
     assert all(0.5 <= trial["params"]["x"] <= 1.0 for trial in trials)
     assert service.get(f"/experiments/{source['id']}")["trials"] == 1
+
+
+def test_the_search_space_changes_while_it_runs_and_while_it_is_paused(service: Service) -> None:
+    space = {"x": {"type": "uniform", "lower": 0.1, "upper": 1.0}, "steps": 20}
+    made = service.post({**SLOW, "space": space, "num_samples": 8, "limits": {"max_concurrent_trials": 1}})
+    handle = tuner.connect(str(service.client.base_url)).experiment(made["id"])
+    until("a report", lambda: (trials := list(handle.trials())) and trials[0].iteration >= 1)
+    etag = service.client.get(f"/api/v1/experiments/{made['id']}").headers["etag"]
+    changed = handle.change(etag=etag, space={"x": tuner.uniform(2, 3), "steps": tuner.randint(3, 21)})
+    assert (changed.space_revision, len(changed.former_spaces)) == (1, 1)
+    with pytest.raises(Conflict, match="is at revision 1, not 0"):
+        handle.change(etag=etag, space={"x": None})
+    until("a trial in the new space", lambda: any(trial.space_revision == 1 for trial in handle.trials()))
+    handle.pause()
+    until("the pause", lambda: handle.get().state == "paused")
+    with pytest.raises(SpecError, match="decay is new: give the value that it had"):
+        handle.change(space={"x": None, "decay": tuner.uniform(0, 1)})
+    begun = {trial.number: dict(trial.params) for trial in handle.trials()}
+    more = {"x": {"type": "uniform", "lower": 5, "upper": 6}, "decay": {"type": "uniform", "lower": 0, "upper": 1}}
+    answer = service.client.patch(
+        f"/api/v1/experiments/{made['id']}", json={"space": {**more, "steps": 3}, "assume": {"decay": 0.5}}
+    )
+    assert answer.status_code == 200, answer.text
+    handle.resume()  # by a driver that folds the log
+    assert service.ended(made["id"])["state"] == "completed"
+    trials = list(handle.trials())
+    assert begun.items() <= {trial.number: dict(trial.params) for trial in trials}.items(), "they went on as they were"
+    configs = [trial.config for trial in handle.result().trials]
+    low, names, length = [0.1, 2, 5], [{"x"}, {"x", "steps"}, {"x", "decay"}], [20, None, 3]
+    for trial, config in zip(trials, configs, strict=True):
+        revision = trial.space_revision
+        assert low[revision] <= trial.params["x"] <= low[revision] + 1
+        assert set(trial.params) == names[revision]
+        steps = trial.params.get("steps", length[revision])
+        assert (trial.iteration, config["steps"]) == (steps, steps), "the function got the configuration of its space"
+    assert {trial.space_revision for trial in trials} == ({0, 1, 2} if len(begun) < 8 else {0, 1})
+    notes = [decision.reason for decision in handle.decisions(kind="note")]
+    assert any("steps is new" in note and "(revision 1)" in note for note in notes), notes
 
 
 def test_the_walk_with_curl(service: Service) -> None:

@@ -16,6 +16,7 @@ from tests.api.conftest import SPEC, app, checker, poked, server
 from tests.store.examples import T0
 from tests.web.searches import Search, digits
 from tuner.cli import commands
+from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
 
@@ -159,3 +160,15 @@ def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.M
     assert output(*there, "list").split()[:2] == [row["id"], "viewer"]
     assert output(*there, "revoke", row["id"]) == f"revoked {row['id']} (ci)\n"
     assert "revoked" in output("token", "list")
+
+
+def test_change(search: Search, sqlite_store: Store) -> None:
+    said = output("change", "halved", "--set", "notes=why", "--set", "space.lr.upper=0.5")
+    assert said == f"{search.public_id} is at revision 1, its search space at revision 1\n"
+    record = sqlite_store.experiments.get(search.public_id)
+    assert (record.spec.notes, record.spec.space["lr"]["upper"]) == ("why", 0.5)
+    new = 'space.beta={"type": "uniform", "lower": 0, "upper": 1}'
+    refused = CliRunner().invoke(commands.app, ["change", "halved", "--set", new]).exception
+    assert isinstance(refused, SpecError)
+    assert "beta is new: give the value that it had in the trials so far" in str(refused)
+    assert "revision 2" in output("change", "halved", "--set", new, "--set", "assume.beta=null")

@@ -88,7 +88,7 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
         (
             {"seed": 3},
             "/seed",
-            "cannot be changed; only these fields can: name, notes, tags, num_samples, priority, weight, limits",
+            "cannot be changed; only these fields can: name, notes, tags, num_samples, priority, weight, limits, space, assume",
         ),
         ({"limits": {"stop_grace": 3}}, "/limits/stop_grace", "unknown field; did you mean stop_grace_s?"),
         ({"limits": {"stop_grace_s": -3}}, "/limits/stop_grace_s", "expected a number above 0, got -3"),
@@ -139,8 +139,8 @@ def test_changes_at_the_same_time_are_all_kept(store: Store, monkeypatch: pytest
     made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
     really, between = usecases.parse_changes, [{"tags": {"b": "2"}, "num_samples": 9}]
 
-    def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
-        found = really(spec, data)
+    def parse_changes(spec: Spec, data: Any, **more: Any) -> dict[str, Any]:
+        found = really(spec, data, **more)
         if between:
             amend_experiment(store, made.public_id, between.pop())
         return found

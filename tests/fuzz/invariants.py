@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TRIAL_FIELDS = (
     "state", "iteration", "t", "checkpoint", "checkpoints", "inherited", "line_begins", "held", "paused_by_scheduler",
     "best_value", "best_iteration", "last", "last_value", "params", "reports", "failures", "system_failures", "reason", "values",
-    "next", "tags", "searcher_state", "running_s",
+    "next", "tags", "searcher_state", "running_s", "space_revision",
 )  # fmt: skip
 _LEDGER_FIELDS = (
     "deleting",
@@ -40,7 +40,7 @@ _CORE_FIELDS = (
 )  # fmt: skip
 _SEGMENT_FIELDS = (
     "ordinal", "cause", "params", "start_iteration", "source", "state", "leaving", "report_no", "iteration",
-    "commanded", "outcome",
+    "commanded", "outcome", "space_revision",
 )  # fmt: skip
 
 
@@ -144,6 +144,8 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     for name in _CORE_FIELDS:
         if getattr(live.experiment, name) != getattr(folded.experiment, name):
             yield f"fold: {name} is {getattr(folded.experiment, name)!r}, not {getattr(live.experiment, name)!r}"
+    if live.experiment.revisions.newest != folded.experiment.revisions.newest:
+        yield "fold: the search space is of another revision"
     for name in ("ended_s", "since"):
         if getattr(live.experiment.usage, name) != getattr(folded.experiment.usage, name):
             yield f"fold: usage.{name} differs"

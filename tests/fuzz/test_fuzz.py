@@ -31,6 +31,7 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "waits=False",
         "kind='user'",
         "Amended(",
+        "'space': {",
         "Enqueued(",
         "asked=True, checkpoint='c",
         "command='retry'",

@@ -46,6 +46,13 @@ SEARCHERS: list[dict[str, Any]] = [
     {"type": name} for name in ("random", "random", "qmc", "bohb", "tpe", "cmaes", "nsgaii", "gp")
 ]
 X = distribution_to_json(FloatDistribution(0.0, 1.0))
+SPACES: list[dict[str, Any]] = [
+    {"x": tuner.uniform(0, 1), "y": tuner.loguniform(1e-3, 1), "c": tuner.choice(["a", "b"])},
+    {"x": tuner.uniform(0.25, 0.75), "y": tuner.loguniform(1e-2, 1), "c": tuner.choice(["b", "c"])},
+    {"x": tuner.uniform(0, 1), "y": tuner.loguniform(1e-3, 1), "w": tuner.randint(1, 9)},
+    {"x": tuner.uniform(0.5, 2), "w": tuner.randint(3, 5), "c": tuner.choice(["a", "b"])},
+]
+"""The space at the beginning, and those that users change it to."""
 MAX_STEPS = 4_000
 CHAOS = 600
 """Steps after which users and the cluster leave the search alone, so that it must come to its end."""
@@ -121,9 +128,7 @@ class World:
             keep_best=rng.choice([0, 1, 1, 3]),
         )
         self.policy_lost = False
-        self.space = Space.from_python(
-            {"x": tuner.uniform(0, 1), "y": tuner.loguniform(1e-3, 1), "c": tuner.choice(["a", "b"])}
-        )
+        self.space = Space.from_python(SPACES[0])
         proposes = self.kind == "freeze_thaw"
         search = {"type": "auto"} if proposes else rng.choice(SEARCHERS)
         if search["type"] in ("tpe", "gp", "nsgaii") and rng.random() < 0.6:
@@ -260,7 +265,10 @@ class World:
                 case e.Pinned():
                     (self.pinned.add if entry.pinned else self.pinned.discard)(entry.checkpoint)
                 case d.Start():
+                    self.lies_inside(entry)
                     self.starts(entry, None if isinstance(event, e.Commanded) else finishing)
+            if isinstance(entry, d.Exploit):
+                self.lies_inside(entry)
             if isinstance(entry, d.Decision):
                 self.trace.append(f"{self.step}:     {entry}"[:300])
             if isinstance(entry, e.Reported):
@@ -289,6 +297,20 @@ class World:
             return None
         name = trial.checkpoint.id if trial.checkpoint is not None else ""
         return {"params": dict(trial.params), "checkpoint": name, "parent": trial.number}
+
+    def lies_inside(self, start: d.Start | d.Exploit) -> None:
+        """Check that what is proposed lies in the space of that moment, and what users asked for in its own."""
+        params, revisions = start.params or {}, self.core.experiment.revisions
+        space = revisions.spaces[revisions.newest if start.space_revision is None else start.space_revision]
+        if isinstance(start, d.Start) and not start.asked and start.space_revision not in (None, revisions.newest):
+            self.found(
+                f"trial {start.number} is proposed in space {start.space_revision}, {revisions.newest} is the present one"
+            )
+        wanted = {p.path for p, on in zip(space.parameters, space.active(params), strict=True) if on}
+        if self.spec.search["type"] != "define_by_run" and wanted != params.keys():
+            self.found(f"{start} has {list(params)}, not {wanted}")
+        if wrong := [path for path in wanted if not space[path].contains(params.get(path))]:
+            self.found(f"{start} lies outside its space: {wrong}")
 
     def starts(self, start: d.Start, finishing: str | None) -> None:
         """Check the start of a trial: what users want comes once each, in order, and before what the searcher proposes."""
@@ -569,11 +591,16 @@ class World:
             changes["limits"] = {"max_concurrent_trials": rng.randint(1, 5)}
         if not changes or rng.random() < 0.3:
             changes.setdefault("limits", {})["max_failures"] = rng.choice([0, 1, 100])
+        if rng.random() < 0.4 and len(self.space) and self.core.searcher.REVISES and self.core.scheduler.REVISES:
+            spec = self.core.spec
+            changes["space"] = Space.from_python(rng.choice(SPACES)).to_json()
+            changes["former_spaces"] = [*spec.former_spaces, spec.space]
+            changes["assumed"] = rng.choice([{}, {"w": 4, "c": "a", "y": 0.1}])
         return changes
 
     def enqueue(self, rng: random.Random) -> None:
         """Ask for trials, with the whole configuration, a part of it, or nothing said."""
-        whole = {"x": rng.random(), "y": 0.01, "c": "a"} if len(self.space) else {}
+        whole = self.core.searcher.context.space.sample(rng)
         points = [dict(list(whole.items())[: rng.randint(0, 3)]) for _ in range(rng.choice([1, 1, 2, 4]))]
         self.feed(e.Enqueued(time=self.tick(), points=[{"params": point} for point in points], reason="wanted"))
 
@@ -584,7 +611,11 @@ class World:
         if not found:
             return
         saved = rng.choice(found)
-        params = {**self.core.trials[saved.trial].params, **({"x": rng.random()} if len(self.space) else {})}
+        trial, context = self.core.trials[saved.trial], self.core.searcher.context
+        inside = context.params_of(trial)
+        if inside is None:
+            return
+        params = {**inside, **({"x": context.space["x"].resample(rng)} if len(self.space) else {})}
         point = {"params": params, "checkpoint": saved.info.id, "parent": saved.trial}
         self.feed(e.Enqueued(time=self.tick(), points=[point], reason="forked"))
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import ClusterUnreachable, Conflict, NotAllowed, NotFound, Retryable, SpecError, TunerError
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
@@ -33,7 +34,7 @@ def choose(
     _chosen.update(address=address, token=token)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON line at the end")] = False,
     serve_after: Annotated[bool, typer.Option("--serve", help="serve the web UI until Ctrl-C")] = False,
@@ -46,7 +47,7 @@ def demo(
     run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(context_settings={"allow_interspersed_args": False}, cls=OnService)
 def run(
     target: Annotated[str, typer.Argument(metavar="SCRIPT", help="a script, or FILE.py:FUNCTION, or module:function")],
     arguments: Annotated[
@@ -133,7 +134,7 @@ def run(
         raise typer.Exit(status)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def serve(
     host: Annotated[str | None, typer.Option(help="address to bind; any address but loopback needs tokens")] = None,
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
@@ -168,7 +169,7 @@ def serve(
         service.serve(settings, early, adopt)
 
 
-@app.command()
+@app.command(cls=OnNeither)
 def agent(
     address: Annotated[str, typer.Argument(metavar="URL", help="of the service, such as http://host:8000")],
     target: Annotated[
@@ -216,7 +217,7 @@ def agent(
     print(f"{count} trials or parts of trials were run here")
 
 
-@app.command()
+@app.command(cls=OnService)
 def resume(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
@@ -229,6 +230,8 @@ def resume(
     if settings.address is not None:
         from tuner.cli.experiments import ask
 
+        if ray_address is not None:
+            raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
         print(printable(ask(settings, "resume", experiment)))
         return
     from tuner.sdk.run import resume as take_up
@@ -237,7 +240,7 @@ def resume(
     print(result)
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def migrate(
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
 ) -> None:
@@ -251,7 +254,7 @@ def migrate(
     print(f"{shown_url(settings.database_url)} is up to date")
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
     """Copy the database of this home to an SQLite file. Services and searches may run meanwhile."""
     from pathlib import Path
@@ -262,7 +265,7 @@ def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
     print(printable(f"{file}: {size:,} bytes"))
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def restore(
     file: Annotated[str, typer.Argument(help="a file that `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
@@ -280,7 +283,7 @@ def restore(
     print(printable(f"restored the database from {file}"))
 
 
-@app.command()
+@app.command(cls=OnService)
 def explain(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name for all its decisions")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
@@ -296,7 +299,7 @@ def explain(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnNeither)
 def simulate(
     target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION, or module:function, which yields tuner.Step")],
     param: Annotated[
@@ -337,7 +340,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=OnNeither)
 def docs(
     topic: Annotated[
         str | None, typer.Argument(help="a page such as recipes, an error such as SpecError, or a cause such as oom")
@@ -349,7 +352,7 @@ def docs(
     print(text_about(topic))
 
 
-@app.command()
+@app.command(cls=OnService)
 def logs(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
@@ -375,7 +378,7 @@ def logs(
         print("no output to show" if search or tail == 0 else "this trial has printed nothing", file=sys.stderr)
 
 
-@app.command()
+@app.command(cls=OnService)
 def replay(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
     scheduler: Annotated[
@@ -398,7 +401,7 @@ def replay(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
@@ -414,8 +417,8 @@ def schedule(
     print(schedule_of(settings, experiment, trial))
 
 
-@app.command(name="ls")
-@app.command(name="list")
+@app.command(name="ls", cls=OnService)
+@app.command(name="list", cls=OnService)
 def list_experiments(
     limit: Annotated[int, typer.Option(help="list at most this many", min=1, max=1000)] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
@@ -434,7 +437,7 @@ def list_experiments(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def submit(
     spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
     key: Annotated[
@@ -451,7 +454,7 @@ def submit(
     print(create(_settings(), spec, key, code))
 
 
-@app.command()
+@app.command(cls=OnService)
 def fork(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     changes: Annotated[
@@ -470,7 +473,25 @@ def fork(
     print(experiments.fork(_settings(), experiment, changes or [], learn, key))
 
 
-@app.command()
+@app.command(cls=OnService)
+def change(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="FIELD=VALUE, such as num_samples=40, space.lr.upper=0.5, space.momentum=null or assume.dropout=0; the value is "
+            "JSON or text",
+        ),
+    ],
+) -> None:
+    """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
+    from tuner.cli import experiments
+
+    print(printable(experiments.change(_settings(), experiment, changes)))
+
+
+@app.command(cls=OnService)
 def show(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -483,7 +504,7 @@ def show(
         print(printable(line))
 
 
-@app.command()
+@app.command(cls=OnService)
 def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]) -> None:
     """Print the best trial with its configuration and its checkpoint as JSON. Exit status 1 if there is none."""
     from tuner.cli import experiments
@@ -494,7 +515,7 @@ def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]
     print(json.dumps(found))
 
 
-@app.command()
+@app.command(cls=OnService)
 def export(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     file: Annotated[
@@ -519,7 +540,7 @@ imports = typer.Typer(help="Read searches of other tools into this home's databa
 app.add_typer(imports, name="import")
 
 
-@imports.command("optuna")
+@imports.command("optuna", cls=OnThisMachine)
 def import_optuna(
     storage: Annotated[str, typer.Argument(help="URL, such as sqlite:///optuna.db, or the path of a journal file")],
     study: Annotated[str | None, typer.Option("--study", help="its name; needed if there are several")] = None,
@@ -534,7 +555,7 @@ def import_optuna(
     print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
 
 
-@imports.command("ray")
+@imports.command("ray", cls=OnThisMachine)
 def import_ray(
     folder: Annotated[Path, typer.Argument(help="of the experiment, such as ~/ray_results/NAME")],
     metric: Annotated[str, typer.Option("--metric", help="the reported metric to compare trials by")],
@@ -550,7 +571,7 @@ def import_ray(
     print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
 
 
-@app.command()
+@app.command(cls=OnThisMachine)
 def doctor(
     quick: Annotated[
         bool, typer.Option("--quick", help="skip the checks that take seconds: torch, two ranks, Ray")
@@ -568,7 +589,7 @@ tokens = typer.Typer(help="Who may use the service: create, list and revoke toke
 app.add_typer(tokens, name="token")
 
 
-@tokens.command(name="create")
+@tokens.command(name="create", cls=OnService)
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
@@ -585,7 +606,7 @@ def create_token(
         print(remote.create_token(settings, name, role, expires_days, project)["secret"])
 
 
-@tokens.command(name="list")
+@tokens.command(name="list", cls=OnService)
 def list_tokens(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
 ) -> None:
@@ -598,7 +619,7 @@ def list_tokens(
         print(printable(line))
 
 
-@tokens.command(name="revoke")
+@tokens.command(name="revoke", cls=OnService)
 def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner token list` shows it")]) -> None:
     """Revoke a token. Running services notice within 5 seconds."""
     from tuner.cli import access, remote
@@ -615,7 +636,7 @@ app.add_typer(webhooks, name="webhook")
 WebhookId = Annotated[str, typer.Argument(help="whk_..., as `tuner webhook list` shows it")]
 
 
-@webhooks.command(name="add")
+@webhooks.command(name="add", cls=OnService)
 def add_webhook(
     url: Annotated[str, typer.Argument(help="the URL to which deliveries are sent by POST")],
     events: Annotated[
@@ -636,7 +657,7 @@ def add_webhook(
         print(printable(line))
 
 
-@webhooks.command(name="list")
+@webhooks.command(name="list", cls=OnService)
 def list_webhooks() -> None:
     """List the webhooks, newest first, without their secrets."""
     from tuner.cli import webhooks as module
@@ -645,7 +666,7 @@ def list_webhooks() -> None:
         print(printable(line))
 
 
-@webhooks.command(name="rm")
+@webhooks.command(name="rm", cls=OnService)
 def remove_webhook(webhook: WebhookId) -> None:
     """Remove a webhook and the deliveries that it has not sent yet."""
     from tuner.cli import webhooks as module
@@ -654,7 +675,7 @@ def remove_webhook(webhook: WebhookId) -> None:
     print(printable(f"removed {webhook}"))
 
 
-@webhooks.command(name="test")
+@webhooks.command(name="test", cls=OnService)
 def test_webhook(webhook: WebhookId) -> None:
     """Send a test delivery and print whether it arrived. Exit status 1 if it did not."""
     from tuner.cli import webhooks as module
@@ -688,7 +709,7 @@ for _verb in {**TRIAL_VERBS, **VERBS}.values():
         _both = _verb.name in TRIAL_VERBS and _verb.name in VERBS
         _about = "experiment or trial" if _both else "trial" if _verb.name in TRIAL_VERBS else "experiment"
         _help = _verb.summary.replace("the experiment", "the experiment or trial") if _both else _verb.summary
-        app.command(name=_verb.name, help=_help)(_command(_verb, _about))
+        app.command(name=_verb.name, help=_help, cls=OnService)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tuner.errors import SpecError
+from tuner.experiment.usecases import amend_experiment, id_of
 from tuner.sdk.result import Result
 from tuner.sdk.saved import experiments, load
 from tuner.settings import Settings
+from tuner.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
+PATIENCE_S = 5.0
+"""Seconds for which a command tries to reach a service."""
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
@@ -41,6 +45,21 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
     patch = _patch(changes)
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
         return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
+
+
+def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
+    """Change an experiment, of a service or of this home. Return a line that says what it is now."""
+    patch = _patch(changes)
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            record = amend_experiment(store, id_of(store, experiment), patch)
+            found, revision, space = record.public_id, record.revision, record.spec.space_revision
+    else:
+        with connected(settings, settings.address) as client:
+            shown = client.experiment(experiment).change(**patch)
+            found, revision, space = shown.id, shown.revision, shown.space_revision
+    return f"{found} is at revision {revision}, its search space at revision {space}"
 
 
 def _patch(changes: Sequence[str]) -> dict[str, Any]:
@@ -189,7 +208,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
     """Connect to a service for one command."""
     from tuner.client.synchronous import connect  # loads httpx and the models of the API
 
-    with connect(address, token=settings.token, patience_s=5.0) as client:
+    with connect(address, token=settings.token, patience_s=PATIENCE_S) as client:
         yield client
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from tuner import __version__
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
 from tuner.settings import Settings
+from tuner.space import Space
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -53,6 +54,17 @@ def headers_of(token: str | None) -> dict[str, str]:
     found = token or Settings.from_env().token
     authorization = {"Authorization": f"Bearer {found}"} if found else {}
     return {"User-Agent": f"tuner/{__version__}", **authorization}
+
+
+def space_patch(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch of a search space in its JSON form. Its domains may be objects such as `tuner.uniform(0, 1)`."""
+    found: dict[str, Any] = {}
+    for name, value in space.items():
+        if isinstance(value, Mapping):
+            found[name] = dict(value) if isinstance(value.get("type"), str) else space_patch(value)
+        else:
+            found[name] = None if value is None else Space.from_python({"it": value}).to_json()["it"]
+    return found
 
 
 def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:

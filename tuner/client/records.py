@@ -14,6 +14,7 @@ from tuner.domain.experiment import Objective, Spec
 from tuner.experiment.lineage import Place
 from tuner.sdk.result import Found, history_row
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, TrialRecord
 
 
@@ -56,7 +57,7 @@ def found_of(
         place = _place(best, by_trial.get(best.trial_number, []))
     return Found(
         record=experiment_record(experiment),
-        space=space if space is not None else Space.from_json(experiment.space, opaque=True),
+        revisions=_revisions(experiment, space),
         trials=[trial_record(trial) for trial in trials],
         segments=by_trial,
         histories=log.histories,
@@ -65,11 +66,19 @@ def found_of(
     )
 
 
+def _revisions(experiment: schemas.Experiment, space: Space | None) -> Revisions:
+    """Return the spaces. `space` is the first one, if the caller has it with its Python objects."""
+    read = [Space.from_json(each, opaque=True) for each in (*experiment.former_spaces, experiment.space)]
+    return Revisions([*([read[0]] if space is None else [space]), *read[1:]], experiment.assumed)
+
+
 def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
     """Return the record of an experiment. Its spec contains only what the API shows."""
     spec = Spec(
         name=shown.name,
         space=shown.space,
+        former_spaces=tuple(shown.former_spaces),
+        assumed=shown.assumed,
         objectives=tuple(Objective(one.metric, one.mode) for one in shown.objectives),
         entrypoint=shown.entrypoint,
         num_samples=shown.num_samples,
@@ -135,6 +144,7 @@ def trial_record(shown: Any) -> TrialRecord:
         last_value=shown.last_value,
         best_value=shown.best_value,
         best_iteration=shown.best_iteration,
+        space_revision=shown.space_revision,
         best_params=shown.best_params,
         feasible=shown.feasible,
         reports=0,

@@ -30,6 +30,7 @@ from tuner.client.protocol import (
     headers_of,
     plain,
     read,
+    space_patch,
     unreachable,
 )
 from tuner.client.records import Log, found_of
@@ -445,12 +446,16 @@ class ExperimentHandle:
         return ExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
     def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
-        """Change the name, notes, tags, num_samples or limits. This works while the experiment runs, too.
+        """Change the name, notes, tags, num_samples, limits or search space. This works while the experiment runs, too.
 
         Args:
             etag: the ETag of an earlier answer. If the experiment has changed since, raise Conflict and change nothing.
-            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``.
+            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``. A `space` has the parameters that
+                change, as `tuner.uniform(0, 1)` or in their JSON form, and None for those to remove; `assume` has the value
+                that each new parameter had in the trials so far, or None to leave their results out.
         """
+        if isinstance(changes.get("space"), Mapping):
+            changes["space"] = space_patch(changes["space"])
         headers = {"If-Match": etag} if etag else None
         data = self.client.request("PATCH", self._path(), body=changes, headers=headers, safe=etag is None)
         return read(schemas.Experiment, data)

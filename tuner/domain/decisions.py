@@ -37,6 +37,7 @@ class Start(_Decision):
     asked: bool = False  # whether a user has enqueued it
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of that trial
+    space_revision: int | None = None  # of the space that `params` are from; None: the present one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Exploit(_Decision):
     params: Mapping[str, Any]
     checkpoint: str = ""  # id of the donor's checkpoint, filled in and pinned by the core
     mutations: Mapping[str, Any] = field(default_factory=dict)  # param -> how it was changed, in words
+    space_revision: int | None = None  # of the space that `params` are from, filled in by the core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

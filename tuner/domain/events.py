@@ -198,7 +198,9 @@ class Amended(_Event):
     """A user has changed the spec of the experiment; see `Spec.amended`."""
 
     KIND = "amended"
-    changes: Mapping[str, Any]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}
+    changes: Mapping[
+        str, Any
+    ]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}; a new space with "former_spaces"
     reason: str = ""
 
 
@@ -207,7 +209,8 @@ class Enqueued(_Event):
     """A user has enqueued trials. They start before those that the searcher proposes, and do not count towards num_samples.
 
     points: dicts with "params" (flat params; missing ones are drawn), "checkpoint" (id of the checkpoint to start from,
-        or "") and "parent" (number of the trial that saved it, or None).
+        or ""), "parent" (number of the trial that saved it, or None) and "space_revision" (which space the params are from,
+        or None for the present one).
     """
 
     KIND = "enqueued"

@@ -195,6 +195,10 @@ class Spec:
     notes: str = ""  # the user's notes, in Markdown
     tags: Mapping[str, str] = field(default_factory=dict)  # the user's tags, by which lists are filtered
     version: int = SPEC_VERSION
+    # The search spaces that users have replaced since it was created, the first one first; and path -> the value that a parameter
+    # of the present space is taken to have had in trials of spaces without it. See `tuner.space.revisions`.
+    former_spaces: tuple[Mapping[str, Any], ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)
     # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
     # two are left out if there are none. No decision depends on it.
@@ -215,12 +219,19 @@ class Spec:
         """The first objective, which schedulers use."""
         return self.objectives[0]
 
+    @property
+    def space_revision(self) -> int:
+        """The number of the present search space: 0 for the first one, plus 1 for each change."""
+        return len(self.former_spaces)
+
     def amended(self, changes: Mapping[str, Any]) -> Spec:
         """Return the spec with changes. In a section, only the options named in `changes` are replaced."""
         parts: dict[str, Any] = {
             name: dataclasses.replace(getattr(self, name), **value) if name in SECTIONS else value
             for name, value in changes.items()
         }
+        if "former_spaces" in parts:
+            parts["former_spaces"] = tuple(parts["former_spaces"])
         return dataclasses.replace(self, **parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -231,6 +242,7 @@ class Spec:
         parts = dict(data)
         parts["objectives"] = tuple(Objective(**o) for o in parts["objectives"])
         parts["points_to_evaluate"] = tuple(parts.get("points_to_evaluate", ()))
+        parts["former_spaces"] = tuple(parts.get("former_spaces", ()))
         for name, kind in SECTIONS.items():
             if name in parts:
                 parts[name] = kind(**parts[name])

@@ -42,6 +42,7 @@ class Segment:
     startup_s: float = 0.0
     held_s: float | None = None  # the part of startup_s in which its group had resources
     warm: bool = False
+    space_revision: int = 0  # which search space `params` are from
 
     @property
     def open(self) -> bool:
@@ -122,6 +123,7 @@ class Trial:
     segments: list[Segment] = field(default_factory=list)
     searcher_state: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
+    space_revision: int = 0  # which search space `params` are from: 0 is the first one
     values: dict[int, float] = field(default_factory=dict)  # iteration -> objective; the newest segment wins
     times: dict[int, float] = field(default_factory=dict)  # iteration -> time_attr, if that is a metric
 

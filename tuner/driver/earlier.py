@@ -31,7 +31,7 @@ class EarlierExperiment:
         name: its name in the log.
         objective: its first objective.
         space: its space.
-        recording: its trials.
+        recording: its trials. Each configuration is of `space`.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tuner.domain import decisions as d
@@ -12,6 +12,7 @@ from tuner.domain import events as e
 from tuner.domain.batch import Entry
 from tuner.domain.states import TrialState
 from tuner.errors import SpecError
+from tuner.space.revisions import Revisions
 
 End = Literal["returned", "failed", "cut"]
 
@@ -37,6 +38,7 @@ class RecordedTrial:
             something else ended it, so that the rest of its curve is unknown.
         state: its state in the experiment.
         error: the error, if it failed.
+        space_revision: which search space of the experiment its configuration is from.
     """
 
     number: int
@@ -45,6 +47,7 @@ class RecordedTrial:
     end: End
     state: TrialState
     error: str = ""
+    space_revision: int = 0
 
     @property
     def seconds(self) -> float:
@@ -76,6 +79,20 @@ class Recording:
         return sum(len(trial.reports) for trial in self.trials.values())
 
 
+def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
+    """Return a recording with all configurations in the present search space, and how many trials do not lie in it.
+
+    Those are left out.
+    """
+    if not revisions.newest:
+        return recorded, 0
+    trials = {}
+    for number, trial in recorded.trials.items():
+        if (params := revisions.inside(trial.params, trial.space_revision)) is not None:
+            trials[number] = replace(trial, params=params, space_revision=revisions.newest)
+    return replace(recorded, trials=trials), len(recorded.trials) - len(trials)
+
+
 def recording(log: Iterable[Entry]) -> Recording:
     """Return the recording that a log contains.
 
@@ -97,6 +114,7 @@ class _Trial:
     clock: float | None = None  # the time of its newest start or report
     end: End = "cut"
     error: str = ""
+    space_revision: int = 0
 
 
 class _Reader:
@@ -110,13 +128,18 @@ class _Reader:
         self._saves = False
         self._began: float | None = None
         self._now = 0.0
+        self._space_revision = 0
 
     def take(self, entry: e.Event | d.Decision) -> None:
         if isinstance(entry, e.Event):
             self._now = max(self._now, entry.time)
         match entry:
-            case d.Start(number=number, params=params):
-                self._trials[number] = _Trial(dict(params or {}))
+            case e.Amended(changes=changes) if "former_spaces" in changes:
+                self._space_revision = len(changes["former_spaces"])
+            case d.Start(number=number, params=params, space_revision=revision):
+                trial = _Trial(dict(params or {}))
+                trial.space_revision = self._space_revision if revision is None else revision
+                self._trials[number] = trial
             case d.Exploit(trial=number):
                 raise SpecError(
                     f"trial {number} continued from another trial's checkpoint with a changed configuration, as "
@@ -174,7 +197,9 @@ class _Reader:
                 raise SpecError(f"reports of trial {number} are missing in the log, so it cannot be replayed")
             reports = tuple(trial.reports[i] for i in range(1, len(trial.reports) + 1))
             if reports or trial.end != "cut":  # the pace of a trial that never reported is unknown
-                found[number] = RecordedTrial(number, trial.params, reports, trial.end, trial.state, trial.error)
+                found[number] = RecordedTrial(
+                    number, trial.params, reports, trial.end, trial.state, trial.error, trial.space_revision
+                )
         startup = statistics.median(self._startups) if self._startups else 0.0
         seconds = self._now - self._began if self._began is not None else 0.0
         return Recording(found, max(self._most_open, 1), startup, self._saves, seconds)

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from tuner.domain.experiment import Spec
 from tuner.driver.earlier import FEWEST, EarlierExperiment, learn, may_fit
-from tuner.driver.recording import recording
+from tuner.driver.recording import recording, within
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
 MOST = 10
@@ -76,7 +77,7 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
             continue
         left -= reports
         try:
-            recorded = recording(store.drivers.load(record.id))
+            recorded, _ = within(recording(store.drivers.load(record.id)), Revisions.of(record.spec))
         except SpecError as error:
             notes.append(f"did not learn from {record.name}: {error}")
             continue

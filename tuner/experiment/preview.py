@@ -14,6 +14,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Ask, suggested
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
 MAX_KEPT = 200  # the number of experiments whose importance is kept
@@ -116,6 +117,8 @@ class Importance:
 def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
     """Return how much each parameter mattered for the first objective, from the trials that have ended.
 
+    If users have changed the search space, it is about the present one, from the trials that lie in it.
+
     where: use only trials that meet these conditions, as for a list of trials. Raise SpecError if one is wrong.
     """
     # Optuna and scipy take a second to load, and only this needs them.
@@ -127,9 +130,11 @@ def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()
         matching = set(store.trials.matching(record.id, where))
         ended = [number for number in ended if number in matching]
     chosen = _spread(ended, MAX_RESULTS)
-    found = store.trials.results(record.id, chosen, best=spec.scope == "all")
-    space = Space.from_json(spec.space, opaque=True)
-    shares = anova.importance(space, spec.objective.mode, found)
+    revisions, found = Revisions.of(spec), []
+    for params, revision, value in store.trials.results(record.id, chosen, best=spec.scope == "all"):
+        if (inside := revisions.inside(params, revision)) is not None:
+            found.append((inside, value))
+    shares = anova.importance(revisions.present, spec.objective.mode, found)
     return Importance(spec.objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
 
 

@@ -10,13 +10,14 @@ from tuner import schedulers, search
 from tuner.domain.experiment import Spec
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import names_code
-from tuner.driver.recording import recording
+from tuner.driver.recording import recording, within
 from tuner.driver.replay import Replay
 from tuner.driver.replay import replay as run_again
 from tuner.errors import ErrorCollector, SpecError
 from tuner.schedulers.base import Scheduler
 from tuner.search.base import Searcher
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
 AUTO = ("auto", {"type": "auto"})
@@ -64,7 +65,9 @@ def replay(
             f"the experiment has {reports:,} reports; at most {most_reports:,} are replayed here. "
             "tuner.replay in Python has no limit"
         )
-    recorded = recording(store.drivers.load(record.id))
+    recorded, outside = within(recording(store.drivers.load(record.id)), Revisions.of(spec))
+    if outside:
+        notes.append(f"{outside} trials do not lie in the present search space, which was changed; they are left out")
     found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
     return replace(found, notes=(*found.notes, *notes))
 

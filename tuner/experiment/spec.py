@@ -22,6 +22,7 @@ from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
 from tuner.experiment.by_value import Function
+from tuner.experiment.respace import respaced
 from tuner.names import elsewhere, option_meant, resource_meant
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
@@ -234,10 +235,24 @@ class ExperimentPatchModel(BaseModel):
         description="limits to replace; the others keep their values; running ranks keep their old limits until they restart",
         examples=[{"max_concurrent_trials": 4, "time_budget_s": 7200}],
     )
+    space: dict[str, Any] | None = Field(
+        default=None,
+        description="a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one "
+        "that was there. New trials are proposed in the new space; those so far keep their configurations",
+        examples=[{"lr": {"type": "loguniform", "lower": 0.001, "upper": 0.1}, "momentum": None}],
+    )
+    assume: dict[str, Any] | None = Field(
+        default=None,
+        description="for each new parameter the value that it had in the trials so far, by its path; null leaves their results "
+        "out of the search",
+        examples=[{"dropout": 0.0}],
+    )
 
 
-def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
+def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any]:
     """Return the fields that differ from the spec, in the form that `Spec.amended` takes.
+
+    begun: whether the experiment has trials.
 
     Raises:
         SpecError: they have mistakes. The error lists all of them.
@@ -255,7 +270,7 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
             errors.append((_pointer(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
-    for name in ("name", "notes", "tags", "priority", "weight", "limits"):
+    for name in ("name", "notes", "tags", "priority", "weight", "limits", "space", "assume"):
         if name in given and getattr(model, name) is None:
             errors.append((f"/{name}", "must not be null"))
     if errors:
@@ -274,6 +289,12 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
         found["num_samples"] = model.num_samples
     if "limits" in given:
         found["limits"] = _changed_limits(spec, model.limits or {}, errors)
+    if "space" in given or "assume" in given:
+        try:
+            _check_strings({"space": model.space, "assume": model.assume}, errors)
+            found |= respaced(spec, model.space or {}, model.assume or {}, begun=begun) if not errors else {}
+        except SpecError as error:
+            errors += error.errors
     whole = spec.amended(found) if not errors else spec
     if not errors and "num_samples" in found and whole.num_samples is None and whole.limits.time_budget_s is None:
         errors.append(
@@ -281,9 +302,11 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
         )
     if errors:
         raise SpecError(errors)
-    return {name: value for name, value in found.items() if value != getattr(spec, name) and value != {}} | (
-        {"tags": {}} if found.get("tags") == {} and spec.tags else {}
-    )
+    return {
+        name: value
+        for name, value in found.items()
+        if ("space" in found and name in ("former_spaces", "assumed")) or (value != getattr(spec, name) and value != {})
+    } | ({"tags": {}} if found.get("tags") == {} and spec.tags else {})
 
 
 def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.verbs import TRIAL_VERBS, CheckpointAction, TrialAction, can_take_trials, check_verb
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 
@@ -28,7 +29,8 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
     points = []
     for at, configuration in enumerate(configurations):
         try:
-            points.append({"params": space.check(configuration, f"/configurations/{at}")})
+            params = space.check(configuration, f"/configurations/{at}")
+            points.append({"params": params, "space_revision": record.spec.space_revision})
         except SpecError as error:
             errors += error.errors
     if errors:
@@ -70,7 +72,8 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
     reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
     key = uuid.uuid4().hex
-    _ask(store, record, [{"params": params, "checkpoint": name, "parent": found.number, "key": key}], reason)
+    point = {"params": params, "checkpoint": name, "parent": found.number, "key": key}
+    _ask(store, record, [{**point, "space_revision": record.spec.space_revision}], reason)
     return key
 
 
@@ -143,12 +146,28 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a trial with changes. Params of branches that are no longer chosen are left out."""
-    space = Space.from_json(record.spec.space, opaque=True)
-    params = {**trial.params, **changes}
+    """Return the params of a trial with changes. Params of branches that are no longer chosen are left out.
+
+    Raises:
+        SpecError: the changes do not fit the search space; or the trial is from an earlier space, does not lie in the present
+            one, and the changes do not say what is missing.
+    """
+    revisions = Revisions.of(record.spec)
+    space = revisions.present
+    carried = revisions.carried(trial.params, trial.space_revision)
+    params = {**carried.params, **changes}
     active = {p.path: on for p, on in zip(space.parameters, space.active(_known(space, params)), strict=True)}
     kept = {path: value for path, value in params.items() if path in changes or active.get(path, True)}
-    return space.check(kept, "/params")
+    checked = space.check(kept, "/params")
+    if not carried.whole:
+        on = zip(space.parameters, space.active(checked), strict=True)
+        if missing := [p.path for p, active in on if active and p.path not in checked]:
+            message = (
+                f"trial {trial.number} is from an earlier search space (revision {trial.space_revision}), and its configuration "
+                f"does not lie in the present one: give a value for {', '.join(missing)}"
+            )
+            raise SpecError(message, "/params")
+    return checked
 
 
 def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from tuner.experiment.verbs import check_verb
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
+from tuner.space.revisions import in_words
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -234,7 +235,7 @@ def _list(value: Any) -> list[Any]:
 def amend_experiment(
     store: Store, experiment: str, data: Mapping[str, Any], *, revision: int | None = None
 ) -> ExperimentRecord:
-    """Change the name, the notes, the tags, num_samples or the limits of an experiment, whatever its state.
+    """Change the name, the notes, the tags, num_samples, the limits or the search space of an experiment, whatever its state.
 
     The driver learns of the changes from an event in the log.
 
@@ -247,11 +248,19 @@ def amend_experiment(
     Raises:
         NotFound: there is no such experiment.
         SpecError: the changes have mistakes. The error lists all of them.
+        Conflict: the space is to be changed, and the experiment cannot go on, or its driver does not take a new space.
         Stale: it is at another revision.
     """
 
     def amend(record: ExperimentRecord) -> None:
-        changes, read = parse_changes(record.spec, data), record.revision if revision is None else revision
+        begun = record.driver_epoch > 0
+        changes, read = parse_changes(record.spec, data, begun=begun), record.revision if revision is None else revision
+        if "space" in changes:
+            if record.source == "study":
+                raise Conflict(
+                    f"{record.public_id} is driven by ask and tell; change the space in the script that asks"
+                )
+            check_verb("continue", record)
         store.experiments.change(record.id, changes, revision=read, commands=_amendment(record.spec, changes))
 
     return _changed(store, experiment, amend, 1 if revision is not None else MOST_TRIES)
@@ -316,7 +325,13 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
     if not told:
         return []
     words = []
+    if "space" in told:
+        new = spec.amended(told)
+        before, after = (Space.from_json(each.space, opaque=True) for each in (spec, new))
+        words.append(f"the search space (revision {new.space_revision}): {in_words(before, after, new.assumed)}")
     for name, value in told.items():
+        if name in ("space", "former_spaces", "assumed"):
+            continue
         old = getattr(spec, name)
         pairs = [(f"{name}.{key}", getattr(old, key), new) for key, new in value.items()] if name in SECTIONS else []
         words += [f"{what} from {before} to {after}" for what, before, after in pairs or [(name, old, value)]]

@@ -32,6 +32,7 @@ from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
     from tuner.space import Space
+    from tuner.space.revisions import Revisions
 
 
 class MetricConstraint(Protocol):
@@ -61,11 +62,19 @@ class SchedulerContext:
     constraints: tuple[MetricConstraint, ...] = ()  # bounds that results must satisfy
     gpus: float = 0.0  # the resources of a trial, all ranks together
     earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments; see `Spec.earlier`
+    revisions: Revisions | None = None  # the spaces so far, if a user has changed the space
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
         """Return all objectives, the first one first."""
         return self.objectives or (self.objective,)
+
+    def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
+        """Return the trial's configuration in the present space; None if it does not lie in it.
+
+        A trial keeps the configuration of the space from which it was proposed, see `tuner.space.revisions`.
+        """
+        return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +162,8 @@ class Scheduler(ABC):
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
+    #: True if it can go on in a search space that a user has changed, see `amend`
+    REVISES: ClassVar[bool] = True
     #: True if it uses all objectives, not only the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
 
@@ -177,7 +188,10 @@ class Scheduler(ABC):
         self.context = context
 
     def amend(self, context: SchedulerContext) -> None:
-        """Adapt to changes of num_samples or limits by a user. The rest of the context is as in `setup`."""
+        """Adapt to changes of num_samples, limits or the search space by a user. The rest of the context is as in `setup`.
+
+        A scheduler that looks at configurations reads them by `SchedulerContext.params_of`.
+        """
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:

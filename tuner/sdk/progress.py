@@ -20,7 +20,7 @@ from tuner.names import printable
 from tuner.sdk import notebook
 from tuner.sdk.echo import Echo
 from tuner.sdk.notebook import short
-from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
 
@@ -115,7 +115,7 @@ class Progress:
         self._seen_seq = -1
         self._behind = False  # whether something new is not shown yet
         self._warned_seq = 0
-        self._space: Space | None = None
+        self._space: Revisions | None = None
         self._said_budget = self._away = False
         self._failed = 0  # the number of trials at the last update
         self._told: set[str] = set()  # the failures that have been shown
@@ -262,8 +262,8 @@ class Progress:
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration with each choice's value in place of its index."""
         if self._space is None:
-            self._space = Space.from_json(self.source.experiment().spec.space, opaque=True)
-        return self._space.readable(params)
+            self._space = Revisions.of(self.source.experiment().spec)
+        return self._space.holding(params).readable(params)
 
     def _picture(self) -> RenderableType:
         if self._latest is None:

@@ -19,7 +19,7 @@ from tuner.names import printable
 from tuner.schedulers.shared import pareto
 from tuner.sdk import notebook, plots
 from tuner.search import constraints
-from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
 
@@ -138,7 +138,7 @@ class Found:
     """The data of a `Result`, from a database or from a service."""
 
     record: ExperimentRecord
-    space: Space
+    revisions: Revisions  # its search spaces
     trials: Sequence[TrialRecord]  # all trials, by number
     segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
     histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
@@ -166,7 +166,7 @@ class Result:
     """
 
     def __init__(self, found: Found) -> None:
-        record, space = found.record, found.space
+        record, space = found.record, found.revisions
         spec = record.spec
         self.experiment_id = record.public_id
         self.name = record.name
@@ -214,7 +214,7 @@ class Result:
         return cls(
             Found(
                 record=record,
-                space=Space.from_json(record.spec.space, code.space_blob if code else None),
+                revisions=Revisions.of(record.spec, code.space_blob if code else None),
                 trials=_all_trials(store, record.id),
                 segments=store.trials.segments(record.id),
                 histories=_histories(store, record.id),
@@ -444,7 +444,11 @@ class Result:
             TunerError: plotly is not installed. ``pip install plotly``, or the extra ``plot``, installs it.
         """
         search = plots.Search(
-            name=self.name, trials=self.trials, segments=self._segments, objectives=self._objectives, space=self._space
+            name=self.name,
+            trials=self.trials,
+            segments=self._segments,
+            objectives=self._objectives,
+            space=self._space.present,
         )
         return plots.plot(search, kind, options)
 
@@ -460,12 +464,12 @@ def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
             return rows
 
 
-def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, float]]) -> TrialResult:
+def _trial(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]]) -> TrialResult:
     return TrialResult(
         id=row.public_id,
         number=row.number,
         state=row.state,
-        config=_config(space, seed, row.params, row.number),
+        config=_config(space, seed, row.params, row.number, row.space_revision),
         notes=row.tags.get("notes", {}),
         checkpoint=_opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
         iterations=row.iteration,
@@ -493,8 +497,11 @@ def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
     return error
 
 
-def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _config(
+    spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
+) -> dict[str, Any]:
     """Return the configuration that the function got, including parameters that it drew while it ran (define-by-run)."""
+    space = spaces.holding(params, revision)
     return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 
 

@@ -16,7 +16,7 @@ from tuner.sdk import notebook
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result
 from tuner.settings import Settings
-from tuner.space import Space
+from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
 __all__ = ["ExperimentSummary", "experiments", "load"]
@@ -117,10 +117,14 @@ def _summary(record: ExperimentRecord) -> ExperimentSummary:
         mode=objective.mode,
         trials=sum(record.counts.values()),
         best_value=best["value"] if best else None,
-        best_params=Space.from_json(record.spec.space).readable(best["params"]) if best else None,
+        best_params=_readable(record, best["params"]) if best else None,
         created_at=datetime.fromtimestamp(record.created_at, UTC),
         ended_at=None if record.ended_at is None else datetime.fromtimestamp(record.ended_at, UTC),
     )
+
+
+def _readable(record: ExperimentRecord, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return Revisions.of(record.spec).holding(params).readable(params)
 
 
 def _records(store: Store, name: str | None, state: str | None) -> Iterator[ExperimentRecord]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.experiment import Objective
-from tuner.domain.trial import Population
+from tuner.domain.trial import Population, Trial
 from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
     from tuner.search.constraints import Constraint
     from tuner.space import Space
+    from tuner.space.revisions import Revisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,26 @@ class SearcherContext:
     num_samples: int | None = None
     scope: str = "all"  # "all" if the best value of a trial counts, "last" if its last one counts
     points_to_evaluate: tuple[Mapping[str, Any], ...] = ()
+    revisions: Revisions | None = None  # the spaces so far, if a user has changed the space
+
+    def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
+        """Return the trial's configuration in the present space; None if it does not lie in it.
+
+        A trial keeps the configuration of the space from which it was proposed, see `tuner.space.revisions`.
+        """
+        return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
+
+    def first_params_of(self, trial: Trial) -> Mapping[str, Any] | None:
+        """Return as `params_of` the configuration with which the trial began. An exploit may have changed it since."""
+        if not trial.segments:
+            return self.params_of(trial)
+        first = trial.segments[0]
+        return first.params if self.revisions is None else self.revisions.inside(first.params, first.space_revision)
+
+    def state_of(self, trial: Trial) -> Mapping[str, Any]:
+        """Return what the searcher has stored with a trial; nothing if that was about an earlier space."""
+        current = self.revisions is None or trial.space_revision == self.revisions.newest
+        return trial.searcher_state if current else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,8 @@ class Searcher(ABC):
     TYPE: ClassVar[str]
     #: True if one ask may take seconds even with few trials
     HEAVY: ClassVar[bool] = False
+    #: True if it can go on in a search space that a user has changed, see `amend`
+    REVISES: ClassVar[bool] = False
 
     context: SearcherContext
 
@@ -75,7 +98,11 @@ class Searcher(ABC):
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Adapt to a change of num_samples by a user. The rest of the context is as in `setup`."""
+        """Adapt to a change of num_samples or the search space by a user. The rest of the context is as in `setup`.
+
+        A changed space comes only to a searcher with `REVISES`. From then on it proposes in that space, and reads the
+        configurations of all trials by `SearcherContext.params_of`.
+        """
         self.context = context
 
     @abstractmethod

@@ -22,7 +22,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import check_integer, check_number
 from tuner.search.base import SearcherContext, Suggestion
-from tuner.search.proposer import Proposer, first_params
+from tuner.search.proposer import Proposer
 
 Floats = NDArray[np.float64]
 
@@ -106,6 +106,8 @@ class BOHBSearch(Proposer):
         observed: dict[int, list[tuple[float, int, Mapping[str, Any]]]] = {b: [] for b in budgets}
         objective = self.context.objectives[0]
         for trial in trials:
+            if (params := self.context.first_params_of(trial)) is None:
+                continue
             for budget in budgets:
                 if budget in trial.values:
                     loss = -objective.score(trial.values[budget])
@@ -113,7 +115,7 @@ class BOHBSearch(Proposer):
                     loss = math.inf
                 else:
                     continue
-                observed[budget].append((loss, trial.number, first_params(trial)))
+                observed[budget].append((loss, trial.number, params))
                 if math.isinf(loss):
                     break
         return observed

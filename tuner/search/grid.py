@@ -27,6 +27,7 @@ class GridSearch(Proposer):
 
     TYPE = "grid"
     GRIDS: ClassVar[bool] = True
+    REVISES: ClassVar[bool] = False
 
     def __init__(self, choices: bool | None = None) -> None:
         if choices is not None:

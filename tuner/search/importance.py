@@ -29,13 +29,14 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
     Args:
         space: the search space.
         mode: "min" or "max".
-        records: (flat params, value) of each result. Values that are not finite are left out.
+        records: (flat params, value) of each result. Values that are not finite are left out, and params that are not in the
+            space, since a user has changed it.
 
     Returns:
         path -> share; {} for fewer than `MIN_RECORDS` results, and equal shares if the results do not distinguish the
         parameters.
     """
-    finite = [(params, value) for params, value in records if math.isfinite(value)]
+    finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params)]
     if len(finite) < MIN_RECORDS or not len(space):
         return {}
     with quiet():
@@ -57,6 +58,10 @@ def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Ma
         if trial.state.ended and value is not None:
             found.append((trial.params, value))
     return found
+
+
+def _lies_in(space: Space, params: Mapping[str, Any]) -> bool:
+    return all(space[path].contains(value) for path, value in params.items() if path in space)
 
 
 def _frozen(space: Space, params: Mapping[str, Any], value: float) -> FrozenTrial:

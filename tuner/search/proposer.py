@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tuner.domain.keys import keyed_random
-from tuner.domain.trial import Population, Trial
+from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.options import option_names
 from tuner.search.base import Searcher, SearcherContext, Suggestion
@@ -23,6 +23,7 @@ class Proposer(Searcher):
     REDRAWS: ClassVar[int] = 0
     #: True if the searcher supports a space with `grid_search`
     GRIDS: ClassVar[bool] = False
+    REVISES: ClassVar[bool] = True
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
@@ -43,7 +44,16 @@ class Proposer(Searcher):
             )
             raise SpecError(message, "/search")
         self._cardinality = context.space.cardinality()
-        self._seen = _Seen()
+        self._seen = _Seen(context)
+
+    def amend(self, context: SearcherContext) -> None:
+        """Adapt to a changed num_samples or space. Points to evaluate keep the values that lie in the new space."""
+        if context.revisions is self.context.revisions or context.revisions is None:
+            super().amend(context)
+            return
+        before = self.context.revisions.newest if self.context.revisions is not None else 0
+        points = [context.revisions.carried(point, before).params for point in self._points]
+        self.setup(replace(context, points_to_evaluate=tuple(points)))
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE} | {name: getattr(self, name) for name in option_names(type(self))}
@@ -120,13 +130,19 @@ class Cache(ABC):
 class _Seen(Cache):
     """The configurations proposed so far, and the first trial of each."""
 
+    def __init__(self, context: SearcherContext) -> None:
+        super().__init__()
+        self._context = context
+
     def clear(self) -> None:
         self._first: dict[str, int] = {}
         self._next = 0
 
     def fold(self, trials: Population) -> None:
         while self._next in trials:
-            self._first.setdefault(_key(first_params(trials[self._next])), self._next)
+            params = self._context.first_params_of(trials[self._next])
+            if params is not None:
+                self._first.setdefault(_key(params), self._next)
             self._next += 1
 
     def first(self, params: Mapping[str, Any]) -> int | None:
@@ -134,11 +150,6 @@ class _Seen(Cache):
 
     def __len__(self) -> int:
         return len(self._first)
-
-
-def first_params(trial: Trial) -> Mapping[str, Any]:
-    """Return the params of the trial at its start. An exploit may have changed `trial.params` since then."""
-    return trial.segments[0].params if trial.segments else trial.params
 
 
 def _key(params: Mapping[str, Any]) -> str:

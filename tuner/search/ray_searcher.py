@@ -7,7 +7,7 @@ import copy
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
@@ -32,6 +32,7 @@ class RaySearcher(Proposer):
     """
 
     TYPE = "ray"
+    REVISES: ClassVar[bool] = False
 
     def __init__(self, searcher: Any = None) -> None:
         if searcher is None:

@@ -200,6 +200,10 @@ class TrialRecord:
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
     best_value: Annotated[float | None, About("the best value of the first objective, within the constraints")]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
+    space_revision: Annotated[
+        int,
+        About("the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH"),
+    ]
     best_params: Annotated[
         Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
     ]

@@ -172,17 +172,21 @@ class Trials:
 
     def results(
         self, experiment_id: int, trials: Sequence[int], *, best: bool
-    ) -> list[tuple[Mapping[str, Any], float]]:
-        """Return number -> (flat params, best or last value), for those of these trials that have a value."""
+    ) -> list[tuple[Mapping[str, Any], int | None, float]]:
+        """Return (flat params, their search space, best or last value), for those of these trials that have a value.
+
+        Which search space params are from is None if they are not the trial's present ones.
+        """
         value = trial.c.best_value if best else trial.c.last_value
-        query = select(trial.c.params, trial.c.best_params, value)
+        query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, value)
         query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))
-        found: list[tuple[Mapping[str, Any], float]] = []
+        found: list[tuple[Mapping[str, Any], int | None, float]] = []
         with self._database.read() as connection:
             for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
-                for newest, reached, result in connection.execute(part):
-                    found.append((reached if best and reached is not None else newest, float(result)))
+                for newest, reached, revision, result in connection.execute(part):
+                    before = best and reached is not None
+                    found.append((reached if before else newest, None if before else revision, float(result)))
         return found
 
     # -- segments and checkpoints --------------------------------------------------------------------------------------

@@ -151,8 +151,8 @@ def get(here: Here, experiment_id: ExperimentId) -> Response:
 @router.patch(
     "/experiments/{experiment_id}",
     response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **STALE, **BAD},
-    summary="Change the name, notes, tags, num_samples or limits of an experiment. It may be running.",
+    responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
+    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running.",
 )
 def change(
     here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None

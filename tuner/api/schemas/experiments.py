@@ -108,6 +108,14 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         float, Field(description="share of the cluster relative to other experiments of the same priority")
     ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
+    space_revision: Annotated[
+        int, Field(description="how often users have changed the space; trials say which one they are from")
+    ]
+    former_spaces: Annotated[list[Json], Field(description="the spaces before the present one, the first one first")]
+    assumed: Annotated[
+        Json,
+        Field(description="the values that new parameters are taken to have had in trials of the spaces without them"),
+    ]
     search: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
     scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
     resolved: Annotated[
@@ -168,6 +176,9 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             priority=spec.priority,
             weight=spec.weight,
             space=dict(spec.space),
+            space_revision=spec.space_revision,
+            former_spaces=[dict(space) for space in spec.former_spaces],
+            assumed=dict(spec.assumed),
             search=dict(spec.search),
             scheduler=dict(spec.scheduler),
             resolved=Resolved(**spec.resolved) if spec.resolved else None,

@@ -133,6 +133,7 @@ class Core:
 
     def _pinned(self, decision: d.Exploit) -> Decision:
         """Fill in the donor's checkpoint in an exploit. If the donor has none yet, pause the trial until it has one."""
+        decision = replace(decision, space_revision=self.experiment.revisions.newest)
         donor = self.trials[decision.donor].checkpoint
         if donor is not None and donor.ready:
             return replace(decision, checkpoint=donor.id)

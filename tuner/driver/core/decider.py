@@ -61,6 +61,7 @@ class Decider:
         self.experiment, self.searcher, self.notes = experiment, searcher, notes
         self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
+        self._outdated = False  # the space was changed since, so it is asked again
         self._exhausted = False  # the searcher had no more configurations
         self._fitting = False
         self._fit_again = 0.0
@@ -102,7 +103,9 @@ class Decider:
                 return after_command(self.experiment, event)
             case e.Amended():
                 self._exhausted = False
-                return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
+                self._outdated = self._asked is not None and "space" in event.changes
+                why = event.reason or f"a user changed {names(event.changes)}"
+                return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]
             case e.Enqueued() | e.Pinned():
                 return ()
             case e.BudgetSpent() | e.GpuHoursSpent():
@@ -128,10 +131,15 @@ class Decider:
             case _:
                 assert_never(event)
 
+    def _trials_inside(self) -> str:
+        """Say how many trials lie in a space that was changed just now."""
+        lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
+        return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
+
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
         """Start the proposed trial. If users have enqueued trials meanwhile, those come first, and this one is proposed again."""
-        asked, self._asked = self._asked, None
-        if event.params is None or self.experiment.queue:
+        (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)
+        if event.params is None or self.experiment.queue or outdated:
             return
         if self.may_start and self.experiment.state is _X.RUNNING:
             asked = asked or d.Start(reason="a worker group is free")
@@ -219,7 +227,10 @@ class Decider:
         found: list[Decision] = []
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]
-            if donor.checkpoint is not None:
+            if (exploit.space_revision or 0) != self.experiment.revisions.newest:
+                changed = "the search space was changed while it waited for a checkpoint, so it goes on unchanged"
+                found.append(d.Resume(trial=exploit.trial, reason=changed))
+            elif donor.checkpoint is not None:
                 found.append(exploit)
             elif not _may_deliver(donor):
                 found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
@@ -304,7 +315,8 @@ class Decider:
         """
         number, context = len(self.trials), self.searcher.context
         gone = bool(wish.checkpoint) and not self.experiment.checkpoints.exists(wish.checkpoint)
-        drawn = context.space.sample(keyed_random(context.seed, "enqueued", number), wish.params)
+        space = self.experiment.revisions.holding(wish.params, wish.space_revision)
+        drawn = space.sample(keyed_random(context.seed, "enqueued", number), wish.params)
         yield d.Start(
             params={**drawn, **wish.params} if wish.parent is not None else drawn,
             number=number,
@@ -312,6 +324,7 @@ class Decider:
             checkpoint=wish.checkpoint,
             parent=wish.parent,
             tags={"asked_by": wish.key} if wish.key else {},
+            space_revision=wish.space_revision,
             reason=wish.reason or "enqueued by a user",
         )
         if gone:

@@ -43,7 +43,14 @@ class Segments:
         """
         self.drop_plan(trial)
         self._decided[trial.number] = decision_seq
-        trial.next = Segment(len(trial.segments) + 1, cause, trial.params, source.step if source else 0, source)
+        trial.next = Segment(
+            len(trial.segments) + 1,
+            cause,
+            trial.params,
+            source.step if source else 0,
+            source,
+            space_revision=trial.space_revision,
+        )
         self._checkpoints.note_active(trial)
         if trial.state is TrialState.PAUSED or not trial.holds_resources:
             self._await_segment(trial)

@@ -40,6 +40,7 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
+from tuner.space.revisions import Revisions
 
 _S, _X = TrialState, ExperimentState
 
@@ -53,6 +54,7 @@ class Wish:
     parent: int | None = None
     reason: str = ""
     key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
+    space_revision: int | None = None  # of the space that `params` are from; None: of the space when it was asked for
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class State:
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
         self.asked = 0  # number of trials that users have enqueued so far
+        self.revisions = Revisions([searcher.context.space])  # the spaces so far
         self.usage = Usage(spec.scaling)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
@@ -363,11 +366,21 @@ class State:
             start = trial.checkpoint
             name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
             why = f"trial {trial.number} again, from {where}, {reason or 'by a user'}"
-            self._enqueue([Wish(params=dict(trial.params), checkpoint=name, parent=trial.number, reason=why)])
+            same = Wish(
+                params=dict(trial.params),
+                checkpoint=name,
+                parent=trial.number,
+                reason=why,
+                space_revision=trial.space_revision,
+            )
+            self._enqueue([same])
 
     def _enqueue(self, wishes: Sequence[Wish]) -> None:
         """Add trials of a user to the queue of trials to start next."""
-        self.queue.extend(wishes)
+        present = self.revisions.newest
+        self.queue.extend(
+            replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
+        )
         self.asked += len(wishes)
         for wish in wishes:
             self.checkpoints.want(wish.checkpoint, 1)
@@ -397,7 +410,11 @@ class State:
     def _amend(self, changes: Mapping[str, Any]) -> None:
         """Change the spec, and pass the changes on to the scheduler and the searcher."""
         self.spec = self.spec.amended(changes)
-        self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
+        context = replace(self.searcher.context, num_samples=self.spec.num_samples)
+        if "space" in changes:
+            self.revisions = Revisions.of(self.spec)
+            context = replace(context, space=self.revisions.present, revisions=self.revisions)
+        self.searcher.amend(context)
         self.exhausted = False
         self._tell_scheduler()
 
@@ -407,6 +424,8 @@ class State:
         samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         context = replace(
             self.scheduler.context,
+            space=self.searcher.context.space,
+            revisions=self.searcher.context.revisions,
             num_samples=None if samples is None else samples + self.asked,
             slots=limits.max_concurrent_trials,
             time_budget_s=limits.time_budget_s,
@@ -473,6 +492,7 @@ class State:
                 kept = self.checkpoints.find(decision.checkpoint)
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
+                trial.space_revision = self._revision(decision)
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Pause():
@@ -488,6 +508,7 @@ class State:
     def _start(self, decision: d.Start, seq: int) -> list[Fact]:
         trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
         trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
+        trial.space_revision = self._revision(decision)
         trial.reason = decision.reason
         self.trials.add(trial)
         self._touch(trial.number)
@@ -500,6 +521,10 @@ class State:
         if decision.asked:
             self.checkpoints.want(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
+
+    def _revision(self, decision: d.Start | d.Exploit) -> int:
+        """Return which space the params of a decision are from."""
+        return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
     def _go_on(self, number: int, reason: str) -> Trial:
         trial = self._touch(number)

@@ -267,6 +267,8 @@ class HostGroups:
 
     def _launch(self, ref: SegmentRef, milestone: int | None) -> Launch:
         spec, settings = self.record.spec, self._host.settings
+        present = self._core.spec
+        spaces = (*present.former_spaces, present.space)
         segment = self._core.trials[ref.trial].segments[ref.ordinal - 1]
         experiment = self.record.public_id
         return Launch(
@@ -280,7 +282,7 @@ class HostGroups:
             start_iteration=segment.start_iteration,
             checkpoint=segment.source,
             code=self._code,
-            space=spec.space,
+            space=spaces[segment.space_revision],
             space_blob=self._space.blob(),
             scaling=spec.scaling,
             limits=self._core.spec.limits,

@@ -37,7 +37,7 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
 from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results, within
+from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Result, Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -147,6 +147,8 @@ class FreezeThawScheduler(Scheduler):
     def amend(self, context: SchedulerContext) -> None:
         """Adapt to changes by a user. Added trials raise a derived budget, even one that is spent, so that they run."""
         before, now = self.context.num_samples, context.num_samples
+        if context.space is not self.context.space:
+            self._respace(context)
         super().amend(context)
         state: FreezeThawState = self.state
         added = now - before if before is not None and now is not None else 0
@@ -154,6 +156,16 @@ class FreezeThawScheduler(Scheduler):
             state.granted = max(state.granted, state.spent / self._end + derived(added))
             state.finishing = []
         self._budget = Budget(self.budget, self.finish_best, self._end, context, state.granted)
+
+    def _respace(self, context: SchedulerContext) -> None:
+        """Begin a new model over a changed space. It is shown the results of the trials that lie in it."""
+        self._cube = Cube(context.space)
+        self._learned = Learned.of(None, self._cube)
+        self._cache = _Cache()
+        state: FreezeThawState = self.state
+        state.theta, state.fitted_at, state.fitted_spent, state.fits = [], 0, 0.0, 0
+        state.ordinal += 1
+        state.models += 1
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self)}
@@ -198,6 +210,8 @@ class FreezeThawScheduler(Scheduler):
             case TrialEnded():
                 self._ended(fact, trials[fact.trial])
             case Fitted(payload=payload):
+                if payload.get("model", 0) != state.models:
+                    return  # of the space before this one
                 state.theta = [float(v) for v in payload["theta"]]
                 state.fitted_at = int(payload["results"])
                 state.fitted_spent = state.spent
@@ -282,18 +296,21 @@ class FreezeThawScheduler(Scheduler):
                 why = self._budget.why_finish(trials[number])
                 return () if number in state.finishing else (Note(trial=number, reason=why),)
             return (Stop(trial=number, reason=f"stopped at {here}: {self._budget.why_spent()}"),)
+        if not self._lies_inside(trials[number]):
+            why = "its configuration does not lie in the search space, which was changed, so the model cannot judge it"
+            return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if trials[number].tags.get("scout") and fact.t < self._scout_end:
             return ()
         may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
         first = max(self._first_trials(), self.context.given_points)
-        if may_start and len(trials) < first and self._spread(trials, len(trials), "") is not None:
+        if may_start and self._count(trials) < first and self._spread(trials, len(trials), "") is not None:
             why = f"the first {first} configurations are started before any trial continues"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if (original := self._repeats().original(number)) is not None:
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if not self._by_model(trials):
-            rank, entries = self._standing().rank(number)
+            rank, entries = self._standing(trials).rank(number)
             if brief.goes_on(rank, entries):
                 return ()
             why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
@@ -317,12 +334,12 @@ class FreezeThawScheduler(Scheduler):
             return Start(reason="started: this configuration is one of points_to_evaluate")
         if may_start and (start := self._learned.start(count - self.context.given_points)) is not None:
             return start
-        first = self._first_trials()
-        if may_start and (count < first or not state.results):
+        first, results = self._first_trials(), self._inside(trials)
+        if may_start and (self._count(trials) < first or not results):
             why = f"started: one of the first {first} configurations, which are spread over the space"
             if (start := self._spread(trials, count, why)) is not None:
                 return start
-        if not state.results:
+        if not results:
             return None
         if may_start and self._scout_due():
             reach = at(self.context.time_attr, self._scout_end)
@@ -334,7 +351,7 @@ class FreezeThawScheduler(Scheduler):
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
             return quickly
         held = state.held if state.held not in state.running else None
-        if held is not None and self._repeats().original(held) is not None:
+        if held is not None and (self._repeats().original(held) is not None or not self._lies_inside(trials[held])):
             held = None
         winner = self._winner(trials, held, may_start)
         if winner is not None and winner.trial is not None and winner.trial == held:
@@ -371,12 +388,13 @@ class FreezeThawScheduler(Scheduler):
         """Return a new configuration or, if none may be started, the best paused trial. None if there is none."""
         state: FreezeThawState = self.state
         because = "without the model, which would take longer than such short trials"
-        standing = self._standing()
+        standing = self._standing(trials)
         if may_start:
             generator = np.random.default_rng(self._key("brief", state.ordinal))
             if generator.random() < 0.5 and (best := standing.best(brief.BEST)):
                 chosen = best[int(generator.integers(len(best)))]
-                tried = {key(self._point(trial)) for trial in trials} if self._cube.discrete else ()
+                inside = filter(self._lies_inside, trials)
+                tried = {key(self._point(trial)) for trial in inside} if self._cube.discrete else ()
                 point = brief.near(self._point(trials[chosen]), self._cube, tried, generator)
                 if point is not None:
                     why = f"started: near trial {chosen}, one of the best; chosen {because}"
@@ -400,19 +418,20 @@ class FreezeThawScheduler(Scheduler):
             for n in trials.in_state(TrialState.PAUSED)
             if n in state.reached and n != held and can_resume(trials[n]) and repeats.original(n) is None
         ]
+        paused = [n for n in paused if self._lies_inside(trials[n])]
         start_cost = self._start_cost()
         waste = [start_cost + repeated_training(trials[n]) for n in paused]
         if held is not None:
             paused.append(held)
             waste.append(0.0)
-        running = sorted(n for n in state.running if n != held)
+        running = sorted(n for n in state.running if n != held and self._lies_inside(trials[n]))
         asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
         if self._cache.asked != asked:
             inputs = DecisionInputs(
                 results=self._results(trials),
                 levels=np.array(self._levels),
                 theta=self._theta(),
-                best=state.best if state.best is not None else float(self._results(trials).score.max()),
+                best=self._best(trials),
                 started=np.array(paused, dtype=np.int64),
                 held=held is not None,
                 waste=np.array(waste),
@@ -447,7 +466,7 @@ class FreezeThawScheduler(Scheduler):
 
     def _chance_of_repeats(self, trials: Population) -> Floats | None:
         novelty = self._cache.novelty
-        novelty.follow(self.state.results, lambda n: self._cube.features(self._point(trials[n])[None])[0])
+        novelty.follow(self._inside(trials), lambda n: self._cube.features(self._point(trials[n])[None])[0])
         return novelty.chance()
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
@@ -458,7 +477,7 @@ class FreezeThawScheduler(Scheduler):
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
         if self._cube.discrete:
-            tried = {key(self._point(trial)) for trial in trials}
+            tried = {key(self._point(trial)) for trial in trials if self._lies_inside(trial)}
             untried = [point for point in self._cube.spread(256, shift) if key(point) not in tried]
             if not untried:
                 return None
@@ -471,7 +490,7 @@ class FreezeThawScheduler(Scheduler):
 
     def fit_request(self, trials: Population) -> Mapping[str, Any] | None:
         state: FreezeThawState = self.state
-        count = len(state.results)
+        count = len(self._inside(trials))
         if count < REFIT_GROWTH * state.fitted_at + 4:
             return None
         if self._seconds(state.spent - state.fitted_spent) < FIT_S:
@@ -486,6 +505,7 @@ class FreezeThawScheduler(Scheduler):
         learned = {} if earlier is None else {"earlier": earlier(x).tolist()}
         return {
             **learned,
+            "model": state.models,
             "x": x.tolist(),
             "trial": trial.tolist(),
             "tau": tau(grid, grid[results.level[kept]]).tolist(),
@@ -509,7 +529,8 @@ class FreezeThawScheduler(Scheduler):
         starts = [(np.array(payload["theta"], dtype=float), 25)]
         if payload["from_prior"]:
             starts.append((PRIOR.mean(evidence.dims), 12))
-        return {"theta": evidence.fit(starts).tolist(), "results": payload["results"]}
+        model = payload.get("model", 0)
+        return {"theta": evidence.fit(starts).tolist(), "results": payload["results"], "model": model}
 
     def _theta(self) -> Floats:
         prior = PRIOR.mean(self._cube.dims)
@@ -523,7 +544,7 @@ class FreezeThawScheduler(Scheduler):
     # -- helpers -----------------------------------------------------------------------------------------------------------
 
     def _results(self, trials: Population) -> Results:
-        results = self.state.results
+        results = self._inside(trials)
         if self._cache.results is None or len(self._cache.results.slot) != len(results):
             repeats = self._repeats()
             self._cache.results = Results.of(
@@ -533,11 +554,11 @@ class FreezeThawScheduler(Scheduler):
             )
         return self._cache.results
 
-    def _standing(self) -> brief.Standing:
+    def _standing(self, trials: Population) -> brief.Standing:
         state: FreezeThawState = self.state
         if state.excess:  # scores of results that violate the constraints change with every result
-            return brief.Standing().follow(within(state.results, state.excess))
-        return self._cache.standing.follow(state.results)
+            return brief.Standing().follow(within(self._inside(trials), state.excess))
+        return self._cache.standing.follow(self._inside(trials))
 
     def _repeats(self) -> Repeats:
         self._cache.repeats.follow(self.state.results)
@@ -545,8 +566,37 @@ class FreezeThawScheduler(Scheduler):
 
     def _point(self, trial: Trial) -> Floats:
         if trial.number not in self._cache.points:
-            self._cache.points[trial.number] = self._cube.point(trial.params)
+            params = self.context.params_of(trial)
+            assert params is not None, "it lies in the space, see `_lies_inside`"
+            self._cache.points[trial.number] = self._cube.point(params)
         return self._cache.points[trial.number]
+
+    def _lies_inside(self, trial: Trial) -> bool:
+        """Return True if the trial's configuration lies in the space, which a user may have changed since it was started."""
+        if self.context.revisions is None:
+            return True
+        if trial.number not in self._cache.inside:
+            self._cache.inside[trial.number] = self.context.params_of(trial) is not None
+        return self._cache.inside[trial.number]
+
+    def _inside(self, trials: Population) -> list[Result]:
+        """Return the results of the trials that lie in the space, in the order in which they came."""
+        results: list[Result] = self.state.results
+        if self.context.revisions is None:
+            return results
+        return [result for result in results if self._lies_inside(trials[result[0]])]
+
+    def _count(self, trials: Population) -> int:
+        """Return how many trials lie in the space."""
+        return len(trials) if self.context.revisions is None else sum(map(self._lies_inside, trials))
+
+    def _best(self, trials: Population) -> float:
+        """Return the best score in the space, within the constraints if any score is."""
+        state: FreezeThawState = self.state
+        if self.context.revisions is None:
+            return state.best if state.best is not None else float(self._results(trials).score.max())
+        good = [s for trial, level, s in self._inside(trials) if s is not None and (trial, level) not in state.excess]
+        return max(good) if good else float(self._results(trials).score.max())
 
     def _passed(self, t: float) -> int:
         """Return the index of the highest level at or below t, or -1 if t is below the lowest."""
@@ -613,3 +663,4 @@ class _Cache:
     standing: brief.Standing = field(default_factory=brief.Standing)
     novelty: Novelty = field(default_factory=Novelty)
     points: dict[int, Floats] = field(default_factory=dict)
+    inside: dict[int, bool] = field(default_factory=dict)

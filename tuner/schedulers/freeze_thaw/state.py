@@ -37,5 +37,6 @@ class FreezeThawState:
     fitted_at: int = 0  # number of results at the last fit
     fitted_spent: float = 0.0  # `spent` at the last fit
     fits: int = 0
+    models: int = 0  # counts the changes of the search space, each of which begins a new model
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
     granted: float = 0.0  # lower bound of the derived budget in full trainings, raised when users add trials

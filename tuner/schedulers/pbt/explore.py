@@ -131,10 +131,13 @@ class Explorer:
         kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
         result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
         return result, {
-            path: f"{self._shown(path, donor.get(path))} → {self._shown(path, value)} ({how.get(path, 'new branch')})"
+            path: f"{self._shown(path, donor.get(path))} → {self._shown(path, value)} ({how.get(path) or self._why_new(path)})"
             for path, value in result.items()
             if value != donor.get(path)
         }
+
+    def _why_new(self, path: str) -> str:
+        return "new branch" if self._space[path].condition is not None else "new parameter"
 
     def _shown(self, path: str, value: Any) -> str:
         return _words(self._space[path].readable(value) if path in self._space and value is not None else value)

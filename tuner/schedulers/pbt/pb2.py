@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class PB2(PopulationBasedTraining):
     """
 
     TYPE = "pb2"
+    REVISES: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -141,13 +141,22 @@ class PopulationBasedTraining(Scheduler):
         if not context.checkpoints:
             message = "population based training copies checkpoints, but this trainable saves none"
             raise SpecError(message, "/scheduler/type")
-        self._explore = Explorer(
+        self._explore = self._explorer(context)
+
+    def _explorer(self, context: SchedulerContext) -> Explorer:
+        return Explorer(
             context.space,
             self.mutations,
             self.resample_probability,
             self.perturbation_factors,
             self.custom_explore_fn,
         )
+
+    def amend(self, context: SchedulerContext) -> None:
+        changed = context.space is not self.context.space
+        super().amend(context)
+        if changed:
+            self._explore = self._explorer(context)
 
     def to_json(self) -> dict[str, Any]:
         explore = self.custom_explore_fn
@@ -323,6 +332,15 @@ class PopulationBasedTraining(Scheduler):
         donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}
         return dict(sorted(donors.items(), key=lambda item: item[1] is None))
 
+    def _carried(self, donor: Trial) -> Mapping[str, Any]:
+        """Return the donor's configuration in the present space. Numbers that are out of range move to the nearest end."""
+        revisions = self.context.revisions
+        return (
+            donor.params
+            if revisions is None
+            else revisions.carried(donor.params, donor.space_revision, clip=True).params
+        )
+
     def _exploit(self, trial: int, donor: int, trials: Population) -> Exploit:
         rng = keyed_random(self.context.seed, "explore", trial, len(self.state.moves[trial]))
         params, how = self._explored(trial, donor, trials, rng)
@@ -341,7 +359,7 @@ class PopulationBasedTraining(Scheduler):
         self, trial: int, donor: int, trials: Population, rng: random.Random
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the configuration with which a trial continues from its donor, and how each parameter changed, in words."""
-        return self._explore(trials[donor].params, rng)
+        return self._explore(self._carried(trials[donor]), rng)
 
     # ---------------------------------------------------------------------------------------- the winner's schedule
 

@@ -16,6 +16,7 @@ from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.study import Mirror, quiet
 from tuner.search.proposer import Proposer
+from tuner.search.warm_start import Record
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -47,10 +48,21 @@ class ModelBased(Proposer):
         super().setup(context)
         if len(context.objectives) > 1 and not self.SEVERAL_OBJECTIVES:
             raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
-        records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
+        records: Sequence[Record] = ()
+        try:
+            records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
+        except SpecError:
+            if context.revisions is None:
+                raise  # in a space that a user has changed later, it is no mistake if none fits
         self._left_out = len(self.warm_start) - len(records)
         self._mirror = Mirror(
-            context.space, context.objectives, context.scope, self._constraints, records, self.ADOPTED
+            context.space,
+            context.objectives,
+            context.scope,
+            self._constraints,
+            records,
+            self.ADOPTED,
+            context if context.revisions is not None else None,
         )
 
     def is_heavy(self, trials: Population) -> bool:

@@ -27,6 +27,7 @@ from optuna.trial import TrialState as OptunaState
 from tuner.domain.experiment import Mode, Objective, is_finite
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
+from tuner.search.base import SearcherContext
 from tuner.search.constraints import Constraint
 from tuner.search.proposer import Cache
 from tuner.search.warm_start import Record
@@ -145,6 +146,7 @@ class Mirror(Cache):
         constraints: Sequence[Constraint] = (),
         records: Sequence[Record] = (),
         attrs: Mapping[str, Any] | None = None,
+        revised: SearcherContext | None = None,
     ) -> None:
         """Create an empty study for an experiment.
 
@@ -154,7 +156,9 @@ class Mirror(Cache):
             scope: "all" if a trial counts with its best value, "last" if with its last one.
             constraints: bounds on reported metrics.
             records: results of earlier experiments. Their numbers come before those of our trials.
-            attrs: attributes for trials that no sampler proposed.
+            attrs: attributes for trials that no sampler proposed in this space.
+            revised: the context, if a user has changed the space. Trials whose configurations do not lie in it are put as FAIL,
+                which no sampler learns from.
         """
         super().__init__()
         self._space = space
@@ -163,6 +167,7 @@ class Mirror(Cache):
         self._constraints = constraints
         self._records = records
         self._attrs = dict(attrs or {})
+        self._revised = revised
         self.distributions = {p.path: distribution(p) for p in space.parameters}
 
     def clear(self) -> None:
@@ -184,7 +189,7 @@ class Mirror(Cache):
                 self._put(trials[number], now)
         while self._next in trials:
             trial = trials[self._next]
-            for key, value in trial.searcher_state.get("study", {}).items():
+            for key, value in self._state(trial).get("study", {}).items():
                 self._rows.set_study_system_attr(self._id, key, value)
             self._put(trial, _look(trial))
             self._next += 1
@@ -228,12 +233,19 @@ class Mirror(Cache):
         else:
             self._live[trial.number] = look
         state, values, steps = self._outcome(trial)
-        attrs = dict(trial.searcher_state.get("trial", self._attrs))
+        inside = trial.params if self._revised is None else self._revised.params_of(trial)
+        if inside is None:
+            state, values, steps, inside = OptunaState.FAIL, None, {}, {}
+        attrs = dict(self._state(trial).get("trial", self._attrs))
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
             attrs |= {c.attr: c.excess(trial.last) for c in self._constraints}
         number = len(self._records) + trial.number
-        params = {k: v for k, v in trial.params.items() if k in self._space}
+        params = {k: v for k, v in inside.items() if k in self._space}
         self._add(self._frozen(number, state, params, values, steps, attrs))
+
+    def _state(self, trial: Trial) -> Mapping[str, Any]:
+        """Return what the sampler has stored with a trial, unless that was about an earlier space."""
+        return trial.searcher_state if self._revised is None else self._revised.state_of(trial)
 
     def _add(self, trial: FrozenTrial) -> None:
         self.matrix.put(trial.number, trial.params)

@@ -423,7 +423,7 @@ def _in_order(width: int, owners: Sequence[Any], drawn: Drawn) -> Columns:
     """Return the curves in the order of their owners."""
     places = {int(drawn.owner[begin]): (begin, end) for begin, end in _runs(drawn.owner)}
     found = [(row, places[row[3]]) for row in owners if row[3] in places]
-    parts = [Part(*row[:3], row[4], row[5], end - begin) for row, (begin, end) in found]
+    parts = [Part(row[0], row[1], row[2], row[4], row[5], end - begin) for row, (begin, end) in found]
     if all(a[1] == b[0] for (_, a), (_, b) in pairwise(found)):  # segments most often have the order of their trials
         return Columns(width, parts, drawn.x, drawn.y)
     order = np.concatenate([np.arange(*place) for _, place in found])

@@ -195,6 +195,7 @@ trial = Table(
         Column("id", Id, primary_key=True),
         Column("public_id", String(64), nullable=False, unique=True),
         Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
+        Column("space_revision", Integer, nullable=False, server_default="0"),
         Column("best_params", JsonText),  # NULL if the present params are the same
         leave_out=("experiment", "segments"),
     ),

@@ -27,7 +27,10 @@ try:
 except ImportError as error:
     raise ImportError(f"tuner.torch needs PyTorch: {with_extra('torch')} ({error})") from error
 
-__all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
+from tuner.trials.training.weights import load_model as load_model
+from tuner.trials.training.weights import load_weights as load_weights
+
+__all__ = ["get_device", "get_devices", "load_model", "load_weights", "prepare_data_loader", "prepare_model"]
 
 
 def get_devices() -> list[torch.device]:

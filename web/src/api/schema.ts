@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples or limits of an experiment. It may be running. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -2346,6 +2346,25 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Space Revision
+             * @description how often users have changed the space; trials say which one they are from
+             */
+            space_revision: number;
+            /**
+             * Former Spaces
+             * @description the spaces before the present one, the first one first
+             */
+            former_spaces: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Assumed
+             * @description the values that new parameters are taken to have had in trials of the spaces without them
+             */
+            assumed: {
+                [key: string]: unknown;
+            };
+            /**
              * Search
              * @description as in the spec; `resolved` has the one that is used
              */
@@ -3933,6 +3952,11 @@ export interface components {
              */
             best_iteration: number | null;
             /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
+            /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
              */
@@ -4061,6 +4085,11 @@ export interface components {
              * @description training_iteration of the report that had best_value
              */
             best_iteration: number | null;
+            /**
+             * Space Revision
+             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             */
+            space_revision: number;
             /**
              * Best Params
              * @description the configuration that led to best_value; under PBT it may differ from params
@@ -5252,6 +5281,33 @@ export interface components {
             limits: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Space
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @default null
+             * @example {
+             *       "lr": {
+             *         "lower": 0.001,
+             *         "type": "loguniform",
+             *         "upper": 0.1
+             *       },
+             *       "momentum": null
+             *     }
+             */
+            space: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Assume
+             * @description for each new parameter the value that it had in the trials so far, by its path; null leaves their results out of the search
+             * @default null
+             * @example {
+             *       "dropout": 0
+             *     }
+             */
+            assume: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * ReplayRequest
@@ -6267,6 +6323,15 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -17,6 +17,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/([^/]+)\/enqueue$/, "enqueued a configuration in"],
   ["POST", /^experiments\/([^/]+)\/replay$/, "replayed"],
   ["POST", /^trials\/([^/]+)\/stop$/, "stopped"],
+  ["POST", /^trials\/([^/]+)\/kill$/, "killed"],
   ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
   ["POST", /^trials\/([^/]+)\/fork$/, "forked"],
   ["POST", /^checkpoints\/([^/]+)\/pin$/, "pinned"],
@@ -29,6 +30,14 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["PATCH", /^webhooks\/([^/]+)$/, "changed the webhook"],
   ["DELETE", /^webhooks\/([^/]+)$/, "deleted the webhook"],
   ["POST", /^webhooks\/([^/]+)\/test$/, "tested the webhook"],
+  ["POST", /^experiments\/([^/]+)\/assignments$/, "took a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/reports$/, "reported for a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/checkpoints$/, "saved a checkpoint for a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/heartbeat$/, "was alive with a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/log$/, "sent the log of a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/complete$/, "completed a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/fail$/, "failed a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/release$/, "gave back a trial of"],
   ["PUT", /^bundles\/([^/]+)$/, "uploaded the code bundle"],
 ];
 

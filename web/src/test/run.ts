@@ -110,6 +110,7 @@ export function story(trials: number, seed = 1): Changes[] {
         last_value: null,
         best_value: null,
         best_iteration: null,
+        space_revision: 0,
         best_params: {},
         feasible: null,
         running_s: 0,

@@ -1,0 +1,57 @@
+"""Weights of a checkpoint, loaded into a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tuner
+from tuner.errors import CheckpointError
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+
+
+def a_model() -> torch.nn.Module:
+    return torch.nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda weights: weights,
+        lambda weights: {"model": weights, "optimizer": {"lr": 0.1}, "epoch": 3},
+        lambda weights: {"state_dict": {f"module.{name}": value for name, value in weights.items()}},
+    ],
+    ids=["alone", "under a name", "of DDP"],
+)
+def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> None:
+    trained = a_model()
+    torch.save(wrap(trained.state_dict()), tmp_path / "state.pt")
+    (tmp_path / "notes.txt").write_text("not weights")
+    model = tuner.torch.load_model(Checkpoint(tmp_path), a_model())
+    assert not model.training
+    inputs = torch.ones(1, 3)
+    assert torch.equal(model(inputs), trained(inputs))
+
+
+def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    torch.save({"first": a_model().state_dict(), "epoch": 3}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="it has first, epoch"):
+        tuner.torch.load_weights(checkpoint)
+    assert set(tuner.torch.load_weights(checkpoint, key="first")) == {"weight", "bias"}
+    with pytest.raises(CheckpointError, match="weights of another model"):
+        tuner.torch.load_model(checkpoint, torch.nn.Linear(4, 2), key="first")
+    with pytest.raises(CheckpointError, match=r"there is no file c\.pt"):
+        tuner.torch.load_weights(checkpoint, file="c.pt")
+    torch.save({}, tmp_path / "b.pt")
+    with pytest.raises(CheckpointError, match="name the file"):
+        tuner.torch.load_weights(checkpoint)
+
+
+def test_nothing_but_tensors_is_unpickled(tmp_path: Path) -> None:
+    torch.save(Path, tmp_path / "state.pt")
+    with pytest.raises(CheckpointError, match="more than tensors"):
+        tuner.torch.load_weights(Checkpoint(tmp_path))

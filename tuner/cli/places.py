@@ -1,0 +1,35 @@
+"""Name where each command works. A command has one of these classes as its `cls`, and a test asks that it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+from tuner.errors import SpecError
+from tuner.settings import Settings
+
+
+class OnService(TyperCommand):
+    """A command that works on the service at the address if one is given, else on this home."""
+
+
+class OnThisMachine(TyperCommand):
+    """A command that works only on this machine: its home, its database, its Ray. It refuses an address.
+
+    So `tuner --address URL restore FILE` does not replace the database of this home instead of the service's.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        given = ctx.find_root().params.get("address")
+        if (address := given or Settings.from_env().address) is not None:
+            remedy = "leave --address out" if given else "unset TUNER_ADDRESS"
+            raise SpecError(
+                f"`tuner {self.name}` works only on this machine, not on the service at {address}; nothing was done: {remedy}",
+                "/address",
+            )
+        return super().invoke(ctx)
+
+
+class OnNeither(TyperCommand):
+    """A command that uses neither this home nor the service of the option. An address makes no difference to it."""

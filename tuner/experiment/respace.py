@@ -1,0 +1,154 @@
+"""Change the search space of an experiment: check the new space, and say what becomes of the trials so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tuner import schedulers, search
+from tuner.domain.experiment import Spec
+from tuner.driver.assemble import Parts, assemble
+from tuner.errors import SpecError
+from tuner.names import did_you_mean
+from tuner.search.base import Searcher
+from tuner.space import Space
+from tuner.space.revisions import added, constants, objects
+from tuner.space.words import escape
+
+Errors = list[tuple[str, str]]
+
+MOST_REVISIONS = 100
+"""The most changes of the space of an experiment. All of them are kept in its spec."""
+
+_FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
+
+
+def merged(space: Any, patch: Any) -> Any:
+    """Return a space with a merge patch (RFC 7396). A domain, which is an object with a type, replaces what was there."""
+    if not isinstance(patch, Mapping) or isinstance(patch.get("type"), str) or patch.keys() == {"grid_search"}:
+        return patch
+    found = dict(space) if isinstance(space, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), value)
+    return found
+
+
+def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *, begun: bool) -> dict[str, Any]:
+    """Return the changes of a spec, in the form of `Spec.amended`, that give it a new search space. None if it is the same.
+
+    Args:
+        spec: the present spec.
+        patch: a merge patch of its space, see `merged`.
+        assume: path of a new parameter -> the value that it had in the trials so far; None leaves their results out of models.
+        begun: whether there are trials, so that `assume` must have every new parameter.
+
+    Raises:
+        SpecError: the space is wrong, or the scheduler or the searcher cannot go on in it. The error lists all mistakes.
+    """
+    data = merged(spec.space, patch)
+    if data == spec.space:
+        if assume:
+            raise SpecError("is for a change of the space, and there is none", "/assume")
+        return {}
+    before = Space.from_json(spec.space, opaque=True)
+    if objects(data) - objects(spec.space):
+        raise SpecError(
+            "a Python object cannot be sent as JSON; those of the present space may stay as they are", "/space"
+        )
+    after = Space.from_json(data, opaque=True)
+    errors = _mistakes(spec, before, after)
+    assumed, more = _assumed(before, after, assume, begun)
+    if errors or more:
+        raise SpecError([*errors, *more])
+    kept = {path: value for path, value in spec.assumed.items() if path in after and after[path].contains(value)}
+    return {"space": data, "former_spaces": [*spec.former_spaces, spec.space], "assumed": {**kept, **assumed}}
+
+
+def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
+    """Return path -> value of new parameters, and what is wrong with `assume`."""
+    new = {p.path: p for p in added(before, after)}
+    found: dict[str, Any] = {}
+    errors: Errors = []
+    for path, value in assume.items():
+        pointer = f"/assume/{escape(path)}"
+        if path not in new:
+            known = did_you_mean(path, new) or f"; new are {', '.join(new) or 'none'}"
+            errors.append((pointer, f"not a new parameter{known}"))
+        elif value is not None:
+            try:
+                found[path] = _value(after, path, value)
+            except (SpecError, ValueError):
+                errors.append((pointer, f"{value!r} lies outside the domain of {path}"))
+    fixed = constants(before)
+    for path in new if begun else ():
+        if path not in assume:
+            message = f"{path} is new: give the value that it had in the trials so far"
+            message += ", or null to leave their results out of the search"
+            if path in fixed:
+                message = (
+                    f"{path} was {fixed[path]!r} so far, which lies outside its domain: give null to leave the results of those "
+                    "trials out of the search"
+                )
+            errors.append((f"/assume/{escape(path)}", message))
+    return found, errors
+
+
+def _value(space: Space, path: str, value: Any) -> Any:
+    """Return a value that a user gave in the form of flat params. A category may be given by its label or its index."""
+    p = space[path]
+    if p.kind == "choice" and not p.plain and value in p.labels:
+        return p.labels.index(value)
+    if not p.contains(value):
+        raise SpecError("it is outside", path)
+    return p.normal_form(value)
+
+
+def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
+    """Return why the experiment cannot go on in the new space."""
+    if len(spec.former_spaces) >= MOST_REVISIONS:
+        return [("/space", f"was changed {MOST_REVISIONS} times, which is the most; {_FORK}")]
+    if not len(after):
+        return [("/space", "the new space has no parameters, so there is nothing to search")]
+    if before.has_grid or after.has_grid:
+        return [("/space", f"a grid is a list of trials that is fixed when the experiment is created; {_FORK}")]
+    wanted: dict[str, Mapping[str, Any]] = {
+        "scheduler": spec.resolved.get("scheduler") or spec.scheduler,
+        "search": {"type": "random"}
+        if "search" in spec.resolved and spec.resolved["search"] is None
+        else spec.resolved.get("search") or spec.search,
+    }
+    for name, part in wanted.items():
+        if part.get("type") == "python":
+            what = "scheduler" if name == "scheduler" else "searcher"
+            return [
+                ("/space", f"the {what} is a Python object, and only Python can tell whether it can go on; {_FORK}")
+            ]
+    try:
+        options = {key: value for key, value in wanted["search"].items() if key != "warm_start"}
+        searcher = None if options["type"] == "auto" else search.from_json(options)
+        if searcher is not None and not searcher.REVISES:
+            return [("/space", f"{_why_not(searcher)}; {_FORK}")]
+        scheduler = None if wanted["scheduler"]["type"] == "auto" else schedulers.from_json(wanted["scheduler"])
+        if scheduler is not None and not scheduler.REVISES:
+            return [("/space", f"the model of {scheduler.TYPE} knows only the first space; {_FORK}")]
+        checked = replace(spec, stop={}, points_to_evaluate=(), earlier={}, limits=replace(spec.limits, budget=None))
+        assemble(checked, after, Parts(scheduler=scheduler, searcher=searcher))
+    except SpecError as error:
+        return [("/space", f"{pointer.strip('/').replace('/', '.')}: {message}") for pointer, message in error.errors]
+    return []
+
+
+def _why_not(searcher: Searcher) -> str:
+    match searcher.TYPE:
+        case "grid":
+            return "a grid is a list of trials that is fixed when the experiment is created"
+        case "define_by_run":
+            return "with define_by_run, the training code asks for its parameters, and the space does not list them"
+        case "ray":
+            return "a searcher of Ray Tune keeps what it has learned in the first space"
+        case other:
+            return f"the searcher {other} cannot go on in another space"

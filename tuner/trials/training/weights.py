@@ -1,0 +1,109 @@
+"""Load the weights of a checkpoint into a model: `tuner.torch.load_model`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from tuner.errors import CheckpointError
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
+"""Names of files that have weights end like this."""
+KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
+"""Where training code usually puts the weights in what it saves."""
+
+
+def load_weights(checkpoint: Checkpoint, *, file: str | None = None, key: str | None = None) -> dict[str, torch.Tensor]:
+    """Return the weights in a checkpoint, on the CPU: name -> tensor. Nothing but tensors and plain values is unpickled.
+
+    Args:
+        checkpoint: such as `result.best_checkpoint`.
+        file: the file that has them. By default the only one whose name ends as files with weights do.
+        key: what they are called in that file. By default what is usual, such as "model" or "state_dict".
+
+    Raises:
+        CheckpointError: they cannot be found, or are not tensors. The message says what there is.
+    """
+    with checkpoint.as_directory() as folder:
+        name = file or _only_file(checkpoint, folder)
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            raise CheckpointError(f"there is no file {name} in {checkpoint.path}: {', '.join(_files(folder))}")
+        saved = _read(path)
+    found = _weights(saved, key)
+    if found is None:
+        known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
+        asked = (
+            f"{key!r} is not a mapping of names to tensors"
+            if key
+            else "no part of it looks like weights: name it as key"
+        )
+        raise CheckpointError(f"{name} of {checkpoint.path}: {asked}; it has {known}")
+    wrapped = all(part.startswith("module.") for part in found)  # as DistributedDataParallel names them
+    return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
+
+
+def load_model(checkpoint: Checkpoint, model: M, *, file: str | None = None, key: str | None = None) -> M:
+    """Load the weights of a checkpoint into a model, and return it, ready to predict: `eval()` has been called.
+
+    ``model = tuner.torch.load_model(result.best_checkpoint, Net(**result.best_config))``
+
+    Args:
+        checkpoint: such as `result.best_checkpoint`.
+        model: a model as it was trained.
+        file, key: as for `load_weights`.
+
+    Raises:
+        CheckpointError: the weights cannot be found, or are those of another model.
+    """
+    try:
+        model.load_state_dict(load_weights(checkpoint, file=file, key=key))
+    except RuntimeError as error:
+        raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
+    model.eval()
+    return model
+
+
+def _read(path: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} has more than tensors and plain values, so it is not loaded here: load it yourself with torch.load"
+        ) from error
+
+
+def _weights(saved: Any, key: str | None) -> dict[str, torch.Tensor] | None:
+    if key is not None:
+        return _tensors(saved.get(key)) if isinstance(saved, Mapping) else None
+    if (whole := _tensors(saved)) is not None:
+        return whole
+    parts = [_tensors(saved[name]) for name in KEYS if isinstance(saved, Mapping) and name in saved]
+    return next((part for part in parts if part is not None), None)
+
+
+def _tensors(value: Any) -> dict[str, torch.Tensor] | None:
+    if not isinstance(value, Mapping) or not value or not all(isinstance(one, torch.Tensor) for one in value.values()):
+        return None
+    return {str(name): one for name, one in value.items()}
+
+
+def _files(folder: str) -> list[str]:
+    return sorted(
+        os.path.relpath(os.path.join(root, name), folder) for root, _, names in os.walk(folder) for name in names
+    )
+
+
+def _only_file(checkpoint: Checkpoint, folder: str) -> str:
+    files = _files(folder)
+    found = [name for name in files if name.endswith(SUFFIXES)]
+    if len(found) != 1:
+        raise CheckpointError(f"name the file with the weights of {checkpoint.path}, as file=...: {', '.join(files)}")
+    return found[0]
