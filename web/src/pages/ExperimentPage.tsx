@@ -91,7 +91,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   if (open && !wasOpen) setWasOpen(true);
   const pickText = address.get("pick");
   const picked = useMemo(() => parseNumbers(pickText), [pickText]);
-  const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
+  const pick = useCallback(
+    (change: (picked: readonly number[]) => readonly number[]) =>
+      set((get) => ({ pick: change(parseNumbers(get("pick"))).join(",") || null })),
+    [set],
+  );
   const colours = useMemo(
     () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
     [picked, theme],
