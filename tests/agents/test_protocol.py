@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -324,3 +325,48 @@ def test_an_experiment_of_another_executor_has_no_work_for_agents(sqlite_service
     answer = sqlite_service.client.post(f"/experiments/{name}/assignments", json={})
     assert answer.status_code == 409
     assert "executor" in answer.json()["detail"]
+
+
+def test_a_step_that_no_database_can_store_is_refused(sqlite_service: AgentService) -> None:
+    service = sqlite_service
+    name = service.create(num_samples=1)
+    got = service.ask(name)
+    for what, body in (("reports", _report(1)), ("complete", {"metrics": {"loss": 0.5}})):
+        service.about(got, what, {**body, "step": 2**63}, 422)
+    service.about(got, "reports", {**_report(2), "earlier": [{**_report(1), "step": -(2**64)}]}, 422)
+    assert service.report(got, 1, 0.5, step=2**63 - 1)["verdict"] == "continue"
+    service.about(got, "complete")
+    assert service.ended(name)["counts"]["completed"] == 1
+
+
+def test_no_report_is_older_than_its_lease(sqlite_service: AgentService) -> None:
+    service = sqlite_service
+    name = service.create(num_samples=1)
+    got = service.ask(name)
+    service.report(got, 1, 0.5, age_s=1e300)
+    service.about(got, "complete")
+    service.ended(name)
+    assert 0 <= service.trials(name)[0]["running_s"] < 60
+
+
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_a_checkpoint_is_deleted_unless_a_newer_one_is_in_its_place(sqlite_service: AgentService, form: str) -> None:
+    service = sqlite_service
+    name = service.create(num_samples=1, max_t=5, checkpoint={"keep_last": 1, "keep_best": 0})
+    got = service.ask(name)
+    first, last = (Path(got["storage"]) / "trial-0" / each for each in ("first", "last"))
+    for iteration, at in enumerate((first, last, last, last), 1):
+        file = at if form == "file" else at / "weights"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(iteration))
+        service.report(got, iteration, 1 / iteration, checkpoint=str(at))
+    service.until("the deletion", lambda: not first.exists())
+    checkpoints = f"/experiments/{name}/checkpoints"
+    states = {1: "deleted", 2: "deleted", 3: "deleted", 4: "ready"}
+    service.until(
+        "the records", lambda: {one["step"]: one["state"] for one in service.get(checkpoints)["items"]} == states, 10
+    )
+    assert last.exists()
+    service.about(got, "complete")
+    service.ended(name)
+    assert last.exists()

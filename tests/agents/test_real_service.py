@@ -17,7 +17,7 @@ from tests.agents.conftest import SPEC
 from tests.agents.test_workers import TRAIN
 from tests.serving import ROOT, Service, host_of, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -96,7 +96,13 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
 ) -> None:
     service = sqlite_service
     (tmp_path / "job.py").write_text(TRAIN)
-    pbt = {"type": "pbt", "perturbation_interval": 3, "hyperparam_mutations": SPACE, "quantile_fraction": 0.5}
+    pbt = {
+        "type": "pbt",
+        "perturbation_interval": 3,
+        "hyperparam_mutations": SPACE,
+        "quantile_fraction": 0.5,
+        "synch": True,
+    }
     name = service.create(space=SPACE, scheduler=pbt, num_samples=2, max_t=9, entrypoint="job:train")
     process = start(started, agent(service.url, "--experiment", name, "--parallel", "2"), tmp_path)
     output, _ = process.communicate(timeout=120)

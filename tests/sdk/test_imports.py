@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,8 +138,6 @@ def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
     assert (result.name, len(result.trials)) == ("train_digits", 6)
     by_lr = {trial.config["lr"]: trial for trial in result.trials}
     for at in folder.iterdir():
-        import json
-
         params = json.loads((at / "params.json").read_text())
         trial = by_lr[params["lr"]]
         assert trial.config == params
@@ -151,6 +150,42 @@ def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
             assert trial.error == "ValueError: bad activation"
     assert result.best_value == min(row["loss"] for trial in result.trials for row in trial.history)
     assert "timestamp" not in result.trials[0].metrics
+
+
+def test_names_with_slashes_keep_them() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name="slashes")
+    study.optimize(lambda trial: trial.suggest_float("model/lr", 0, 1) + trial.suggest_int("a~b", 1, 3), n_trials=4)
+    result = tuner.import_optuna(study)
+    assert [trial.config for trial in result.trials] == [trial.params for trial in study.trials]
+
+
+def test_categories_that_are_lists_are_found_in_the_given_space(tmp_path: Path) -> None:
+    configs = [{"layers": [3, 4], "net": {"a/b": 1}, "kept": "x"}, {"layers": [1, 2], "net": {"a/b": 2}, "kept": "y"}]
+    _write_ray(tmp_path / "lists", configs)
+    space = {"layers": tuner.choice([[1, 2], [3, 4]]), "net": {"a/b": tuner.randint(0, 5)}}
+    result = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", space=space)
+    assert [trial.config for trial in result.trials] == configs
+    guessed = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", name="guessed")
+    assert [trial.config["net"] for trial in guessed.trials] == [{"a/b": 1}, {"a/b": 2}]
+
+
+@pytest.mark.parametrize(
+    "space", [{"lr": tuner.uniform(0, 0.2)}, {"lr": tuner.uniform(0, 1), "more": tuner.uniform(0, 1)}]
+)
+def test_nothing_is_written_for_a_space_that_does_not_hold_the_trials(tmp_path: Path, space: dict[str, Any]) -> None:
+    _write_ray(tmp_path / "outside", [{"lr": 0.1}, {"lr": 0.3}])
+    with pytest.raises(SpecError, match="which is not in the space"):
+        tuner.import_ray(tmp_path / "outside", metric="loss", mode="min", space=space)
+    assert tuner.experiments() == []
+
+
+def _write_ray(root: Path, configs: list[dict[str, Any]]) -> None:
+    for number, config in enumerate(configs):
+        folder = root / f"trial_{number}"
+        folder.mkdir(parents=True)
+        (folder / "params.json").write_text(json.dumps(config))
+        (folder / "result.json").write_text(json.dumps({"loss": 1.0 / (number + 1), "timestamp": 1.7e9 + number}))
 
 
 def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -19,12 +20,12 @@ from tests.sdk.test_remote import SPACE as SERVED
 from tests.sdk.test_remote import WAYS, driver
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import simulate
-from tuner.errors import SpecError
+from tuner.errors import SpecError, StoreError
 from tuner.sdk import observers
-from tuner.sdk.observers import Observers, StoredLog, named
+from tuner.sdk.observers import Observers, Reader, StoredLog, named
 from tuner.space import Space
 from tuner.store import Store
-from tuner.store.records import StreamItem
+from tuner.store.records import ExperimentRecord, StreamItem
 
 __all__ = ["app", "checker", "driver", "poked", "server"]
 
@@ -258,3 +259,51 @@ def test_what_is_no_callback_is_refused(wrong: Any) -> None:
     ) as caught:
         tuner.run(train, {}, metric="loss", mode="min", callbacks=wrong)
     assert caught.value is not None
+
+
+def test_a_callback_goes_on_after_an_outage(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "POLL_S", 0.01)
+
+    class Away(StoredLog):
+        asked = 0
+
+        def experiment(self) -> ExperimentRecord:
+            self.asked += 1
+            if self.asked in (2, 3):
+                raise StoreError("the database is away")
+            return super().experiment()
+
+    recorder = Recorder()
+    with Observers([recorder], Away(sqlite_store, search), search, tmp_path, print) as them:
+        [observer] = them._observers
+        end = time.monotonic() + 30
+        while not recorder.of("end") and time.monotonic() < end:
+            time.sleep(0.01)
+        assert observer.thread.is_alive()
+    assert recorder.of("end") == [("end", 8)]
+    assert any("the database is away" in error for error in observer.errors)
+
+
+def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: Store, search: str) -> None:
+    record = sqlite_store.experiments.get(search)
+    second = Space.from_python({"x": tuner.uniform(0, 1), "kind": tuner.choice([[1], [2]])}).to_json()
+    third = Space.from_python({"kind": tuner.choice([[2], [1]])}).to_json()
+    changed = {"space": second, "former_spaces": [record.spec.space], "assumed": {}}
+    reader = Reader(dataclasses.replace(record, spec=record.spec.amended(changed)))
+
+    def read(event: str, trial: int | None = None, **data: Any) -> None:
+        list(reader.read(StreamItem(seq=1, event=event, time=0.0, trial=trial, data=data)))
+
+    def start(number: int, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+        payload = {"number": number, "params": params, **more}
+        read("decision", number, kind="start", reason="", payload=payload)
+        return reader.trials[number].config
+
+    assert start(0, {"x": 0.5, "net/width": 16}) == {"x": 0.5, "net": {"width": 16}}
+    read("amended", changes=changed)
+    assert start(1, {"x": 0.5, "kind": 0}) == {"x": 0.5, "kind": [1]}
+    read("amended", changes={"space": third, "former_spaces": [record.spec.space, second]})
+    assert start(2, {"kind": 0}) == {"kind": [2]}
+    assert start(3, {"x": 0.5, "net/width": 32}, space_revision=0) == {"x": 0.5, "net": {"width": 32}}

@@ -41,7 +41,7 @@ POLL_ENDED_S = 1.0  # nothing more is sent, but browsers would reconnect if the 
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500
-KEPT = 2000  # bytes of the newest messages of an experiment that are kept for clients that are up to date
+KEPT = 2000  # newest log entries of an experiment whose messages are kept for clients that are up to date
 
 
 class Added(NamedTuple):

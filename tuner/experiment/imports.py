@@ -7,6 +7,7 @@ read it as any other.
 from __future__ import annotations
 
 import math
+import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -82,7 +83,7 @@ def write(
     begun = min(trial.began for trial in trials)
     over = max(trial.ended for trial in trials)
     made = store.experiments.create(spec, code=code, source=SOURCE, now=begun)
-    epoch = store.drivers.claim(made.id, SOURCE, 600.0, begun)
+    epoch = store.drivers.claim(made.id, SOURCE, 600.0, clock.time())
     core = assemble(replace(spec, limits=replace(spec.limits, max_concurrent_trials=len(trials))), space)
     log = list(_log(trials, epoch, origin))
     for at in range(0, len(log), CHUNK):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from tuner.sdk.run import read_result
 from tuner.sdk.saved import database
 from tuner.space import Space
 from tuner.space import primitives as domains
+from tuner.space.words import escape, unescape
 
 if TYPE_CHECKING:
     import optuna
@@ -65,7 +66,7 @@ def import_optuna(
     modes: list[Mode] = ["max" if d is optuna.study.StudyDirection.MAXIMIZE else "min" for d in study.directions]
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     space = Space.from_python(_optuna_space(done))
-    trials = [_optuna_trial(trial, metrics) for trial in done]
+    trials = [_optuna_trial(trial, metrics, space) for trial in done]
     with database() as store:
         made = imports.write(
             store, name=name or study.study_name, project=project, space=space, metrics=metrics, modes=modes, trials=trials,
@@ -133,7 +134,7 @@ def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
     return space
 
 
-def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str]) -> ImportedTrial:
+def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str], space: Space) -> ImportedTrial:
     import optuna
 
     assert trial.datetime_start is not None
@@ -149,7 +150,7 @@ def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str]) -> Im
         reports.append((ended, final, None))
     states = optuna.trial.TrialState
     return ImportedTrial(
-        params=dict(trial.params),
+        params={escape(name) if escape(name) in space else name: value for name, value in trial.params.items()},
         began=began,
         ended=ended,
         reports=reports,
@@ -187,7 +188,8 @@ def import_ray(
 
     Raises:
         NotFound: the folder has no results of Ray Tune.
-        SpecError: no trial has reported the metric. The message names those that there are.
+        SpecError: no trial has reported the metric, and the message names those that there are; or a trial does not lie in the
+            space.
     """
     root = Path(folder).expanduser()
     found = [path.parent for path in sorted(root.glob("*/params.json")) if (path.parent / "result.json").exists()]
@@ -202,11 +204,11 @@ def import_ray(
         )
     read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
     longest = max(len(rows) for _, rows, _ in read)
-    configs = [_flat(params) for params, _, _ in read]
+    configs = [_flat(params, escape) for params, _, _ in read]
     built = Space.from_python(space if space is not None else _guessed(configs))
     trials = [
-        _ray_trial({k: v for k, v in config.items() if k in built or _is_plain(v)}, rows, at, longest)
-        for config, (_, rows, at) in zip(configs, read, strict=True)
+        _ray_trial(_ray_params(built, params, config, at), rows, at, longest)
+        for config, (params, rows, at) in zip(configs, read, strict=True)
     ]
     with database() as store:
         made = imports.write(
@@ -214,6 +216,23 @@ def import_ray(
             trials=trials, origin=f"Ray Tune's folder {root.resolve().name}", scope="all",
         )  # fmt: skip
         return read_result(store, made.public_id)
+
+
+def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the flat params of a trial, and what it has beside the space. Raise SpecError if it does not lie in the space."""
+    found = {path: value for path, value in flat.items() if path in space}
+    if any(p.kind == "choice" and not p.plain for p in space.parameters):  # such a category is stored as its index
+        top = {p.path.partition("/")[0] for p in space.parameters}
+        found = space.check({name: value for name, value in nested.items() if escape(name) in top}, f"/{folder.name}")
+    for p in space.parameters:
+        above = p.condition
+        active = above is None or (above[0] in found and space[above[0]].index(found[above[0]]) == above[1])
+        if active and not (p.path in found and p.contains(found[p.path])):
+            value = repr(found[p.path]) if p.path in found else "no value"
+            raise SpecError(f"trial {folder.name} has {value} here, which is not in the space", f"/space/{p.path}")
+    inside = {path.partition("/")[0] for path in found if path not in flat}
+    beside = {k: v for k, v in flat.items() if k.partition("/")[0] not in inside and _is_plain(v)}
+    return beside | found
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -274,7 +293,7 @@ def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for path, value in flat.items():
-        *folders, name = path.split("/")
+        *folders, name = map(unescape, path.split("/"))
         at = nested
         for one in folders:
             at = at.setdefault(one, {})
@@ -282,10 +301,11 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(config: Mapping[str, Any], written: Callable[[str], str] = str, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in config.items():
-        found |= _flat(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        path = f"{prefix}{written(name)}"
+        found |= _flat(value, written, f"{path}/") if isinstance(value, dict) else {path: value}
     return found
 
 

@@ -88,20 +88,26 @@ class Reader:
 
     def __init__(self, experiment: ExperimentRecord) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
-        self._space = Space.from_json(experiment.spec.space, opaque=True)
+        known = (*experiment.spec.former_spaces, experiment.spec.space)
+        self._spaces = [Space.from_json(each, opaque=True) for each in known]
+        self._revision = 0  # of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._begun: set[int] = set()
 
     def read(self, entry: Entry) -> Iterator[Call]:
         """Yield the calls that follow from an entry."""
         data = entry.data
+        if entry.event == "amended" and "former_spaces" in data["changes"]:
+            self._revision = len(data["changes"]["former_spaces"])
+            if self._revision == len(self._spaces):  # it was changed after this began to read
+                self._spaces.append(Space.from_json(data["changes"]["space"], opaque=True))
         if entry.event == "decision" and data["kind"] == "start":
             number = data["payload"]["number"]
             self.trials[number] = ObservedTrial(
                 number=number, trial_id=trial_id(self._id, number), experiment_id=self._id, config={}, params={},
                 reason=data["reason"],
             )  # fmt: skip
-            self._configure(self.trials[number], data["payload"]["params"] or {})
+            self._configure(self.trials[number], data["payload"]["params"] or {}, data["payload"].get("space_revision"))
         trial = self.trials.get(entry.trial) if entry.trial is not None else None
         if trial is None:
             return
@@ -149,15 +155,16 @@ class Reader:
         elif kind == "retry":
             yield Call("on_trial_recover", about)
         elif kind == "exploit":
-            self._configure(trial, payload["params"])
+            self._configure(trial, payload["params"], payload.get("space_revision"))
         elif kind == "pause":
             trial.status = "paused"
 
-    def _configure(self, trial: ObservedTrial, params: Mapping[str, Any]) -> None:
-        trial.params = dict(self._space.readable(params))
-        own = {name: value for name, value in params.items() if name not in self._space}
+    def _configure(self, trial: ObservedTrial, params: Mapping[str, Any], revision: int | None = None) -> None:
+        space = self._spaces[self._revision if revision is None else revision]
+        trial.params = dict(space.readable(params))
+        own = {name: value for name, value in params.items() if name not in space}
         try:
-            trial.config = own | self._space.config(params, self._seed, trial.number)
+            trial.config = own | space.config(params, self._seed, trial.number)
         except Exception:  # its choices are Python objects that only the training processes have
             trial.config = dict(trial.params)
 
@@ -228,6 +235,7 @@ class Observer:
             last = self._last.is_set()  # read first: what was committed before is read below
             try:
                 found = self._source.entries(self.seq, LIMIT)
+                experiment = None if found else self._source.experiment()
             except Exception as error:  # the database or the service is away
                 self._note("reading the log", error)
                 if last:
@@ -242,10 +250,7 @@ class Observer:
                 self.seq = entry.seq
                 if time.monotonic() - self._saved_at > SAVE_EVERY_S:
                     self._save()
-            if found:
-                continue
-            experiment = self._source.experiment()
-            if experiment.last_event_seq > self.seq:
+            if experiment is None or experiment.last_event_seq > self.seq:
                 continue
             if experiment.state.ended and self.seq > self._ended_at:
                 self._call("on_experiment_end", {"trials": list(reader.trials.values()), "event_seq": self.seq})

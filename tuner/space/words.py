@@ -18,6 +18,11 @@ def escape(key: Any) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
+def unescape(part: str) -> str:
+    """Return the key that a part of a JSON pointer stands for."""
+    return part.replace("~1", "/").replace("~0", "~")
+
+
 def join(path: str, key: str) -> str:
     """Return the path of a key below another path."""
     return f"{path}/{escape(key)}" if path else escape(key)

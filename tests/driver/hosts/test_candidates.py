@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.store.examples import a_spec
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState
 from tuner.driver.hosts import candidates as module
 from tuner.driver.hosts.candidates import Candidates
 from tuner.store import ExperimentRecord, Store
@@ -42,6 +44,15 @@ def test_experiments_of_the_service_are_driven_and_those_of_scripts_offered_once
     assert (again.to_drive, again.to_offer) == ([], [])
     sqlite_store.commands.add(left.id, "cancel", reason="by a user")
     assert to_drive(candidates, busy=posted.id) == {left.id: "a user has cancelled it"}
+
+
+def test_an_import_that_is_being_written_is_left_alone(candidates: Candidates, sqlite_store: Store) -> None:
+    made = create(sqlite_store, "import")
+    assert to_drive(candidates, adopt=True) == {}
+    epoch = sqlite_store.drivers.claim(made.id, "import", 600.0, NOW - 3600.0)
+    assert to_drive(candidates, adopt=True) == {}
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), NOW)
+    assert list(to_drive(candidates)) == [made.id], "a user may end one whose import was killed"
 
 
 def test_a_service_that_adopts_drives_what_scripts_left_behind(candidates: Candidates, sqlite_store: Store) -> None:

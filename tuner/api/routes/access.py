@@ -72,7 +72,7 @@ class NewToken(Model):
     ] = None
     expires_days: Annotated[
         float | None,
-        Field(gt=0, le=36500, description="days until it expires; days until it expires; null: it never expires"),
+        Field(gt=0, le=36500, description="days until it expires; null: it never expires"),
     ] = None
 
 

@@ -106,9 +106,7 @@ def logs(
         int | None,
         Query(ge=0, le=MAX_OFFSET, description="only what follows this byte; pass `end` of the previous answer"),
     ] = None,
-    limit: Annotated[
-        int, Query(ge=1, le=10_000_000, description="at most this many bytes of each log log")
-    ] = 1_000_000,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most this many bytes of each log")] = 1_000_000,
     search: Annotated[
         str | None,
         Query(min_length=1, max_length=1000, description="only lines that contain this text, ignoring case"),
@@ -169,7 +167,7 @@ def curves(
     x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
     max_points: Annotated[
         int,
-        Query(ge=4, le=100_000, description="maximum number of points maximum number of points per segment and metric"),
+        Query(ge=4, le=100_000, description="maximum number of points per segment and metric"),
     ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))

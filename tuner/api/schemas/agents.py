@@ -32,6 +32,9 @@ Metrics = Annotated[
         min_length=1, max_length=1000, description="the numbers; null is not a number (NaN)", examples=[{"loss": 0.71}]
     ),
 ]
+Step = Annotated[
+    int | None, Field(ge=-(2**63) + 1, le=2**63 - 1, description="the training code's own count; below 2**63")
+]
 Uri = Annotated[
     str,
     Field(
@@ -141,7 +144,7 @@ class EarlierReport(Body):
 
     iteration: Iteration
     metrics: Metrics
-    step: Annotated[int | None, Field(description="the training code's own count")] = None
+    step: Step = None
     checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint that belongs to it")] = None
     age_s: Annotated[float, Field(ge=0, allow_inf_nan=False, description="seconds since it was made")] = 0.0
     offer: Annotated[
@@ -234,7 +237,7 @@ class Completion(Body):
         int | None, Field(ge=1, le=2**31 - 1, description="the iteration of that report; null: it follows")
     ] = None
     checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint that belongs to it")] = None
-    step: Annotated[int | None, Field(description="the training code's own count")] = None
+    step: Step = None
 
 
 class AgentFailure(Body):

@@ -71,6 +71,7 @@ class _Lease:
     lease_s: float = LEASE_S
     late: bool = False  # it stays after the verdict, until the agent ends it
     until: float = 0.0
+    lent: float = 0.0  # when an agent got it; no report was made before
     report_no: int = 0
     logged: int = 0
     wanted: str = "continue"
@@ -275,9 +276,8 @@ class AgentGroups(SegmentGroups):
         self._count(experiment, desk)
         self._hand_out(desk)
         try:
-            lease = await asyncio.wait_for(asyncio.shield(found), given["wait_s"])
-        except TimeoutError:
-            lease = None
+            await asyncio.wait({found}, timeout=given["wait_s"])
+            lease = found.result() if found.done() else None
         finally:
             if not found.done():
                 found.cancel()
@@ -311,6 +311,7 @@ class AgentGroups(SegmentGroups):
         lease.agent, lease.request = given["agent"], given.get("request") or ""
         lease.lease_s, lease.late = given["lease_s"], given["late_checkpoints"]
         desk.leases[lease.name] = lease
+        lease.lent = time.monotonic()
         lease.renew()
         placement = {"ranks": [{"rank": 0, "node": lease.agent, "host": lease.agent, "pid": 0, "gpus": []}]}
         lease.inbox.started(launch.segment_id, placement, 0.0, False, 0.0)
@@ -418,7 +419,7 @@ class AgentGroups(SegmentGroups):
                     checkpoint=_checkpoint(lease, one["iteration"], one.get("checkpoint")),
                     waits=one.get("waits", True),
                     offer=one["offer"] - start if one.get("offer") is not None else None,
-                    age=one.get("age_s", 0.0),
+                    age=min(one.get("age_s", 0.0), time.monotonic() - lease.lent),
                 )
             )
         verdict = await lease.inbox.report(lease.ref, start, made)

@@ -225,9 +225,15 @@ class HostGroups:
         await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        if self.record.spec.executor == "agents" and not is_within(self.storage, info.uri):
-            return  # an agent has put it there, and says itself what may be deleted
+        if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
+            return  # it is not ours to delete, or an agent has written a newer checkpoint over it
         await self._host.executor_of(self.record.spec).delete_checkpoint(info)
+
+    def _in_use(self, uri: str) -> bool:
+        """Return whether a checkpoint that is kept has this URI."""
+        mine = uri.rstrip("/")
+        kept = (kept for trial in self._core.trials for kept in trial.checkpoints.values())
+        return any(one.info.uri.rstrip("/") == mine for one in kept)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._host.executor_of(self.record.spec).offload(self._code.sys_path, function, *args)

@@ -122,14 +122,20 @@ class Place:
         fs.copy_files(self.path, target, source_filesystem=self.remote, destination_filesystem=fs.LocalFileSystem())
 
     def remove(self) -> None:
-        """Delete the directory and everything below, if it exists."""
+        """Delete the directory and everything below, or the file, if it exists."""
         if self.remote is None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            if os.path.isfile(self.path):
+                self.unlink()
+            else:
+                shutil.rmtree(self.path, ignore_errors=True)
             return
         from pyarrow import fs
 
-        if self.remote.get_file_info(self.path).type == fs.FileType.Directory:
-            self.remote.delete_dir(self.path)
+        match self.remote.get_file_info(self.path).type:
+            case fs.FileType.Directory:
+                self.remote.delete_dir(self.path)
+            case fs.FileType.File:
+                self.remote.delete_file(self.path)
 
     def unlink(self) -> None:
         """Delete a file, if it exists."""

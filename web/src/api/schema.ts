@@ -5138,7 +5138,7 @@ export interface components {
             project: string | null;
             /**
              * Expires Days
-             * @description days until it expires; days until it expires; null: it never expires
+             * @description days until it expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
@@ -5511,7 +5511,7 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -5557,7 +5557,7 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -5671,7 +5671,7 @@ export interface components {
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Step
-             * @description the training code's own count
+             * @description the training code's own count; below 2**63
              * @default null
              */
             step: number | null;
@@ -8050,7 +8050,7 @@ export interface operations {
                 tail?: number | null;
                 /** @description only what follows this byte; pass `end` of the previous answer */
                 offset?: number | null;
-                /** @description at most this many bytes of each log log */
+                /** @description at most this many bytes of each log */
                 limit?: number;
                 /** @description only lines that contain this text, ignoring case */
                 search?: string | null;
@@ -8260,7 +8260,7 @@ export interface operations {
             query?: {
                 /** @description time: seconds since the experiment's start */
                 x?: "step" | "time";
-                /** @description maximum number of points maximum number of points per segment and metric */
+                /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
             header?: never;
