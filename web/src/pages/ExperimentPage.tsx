@@ -1,6 +1,6 @@
 import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
+import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
@@ -35,6 +35,7 @@ import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
 import { TrialTable } from "../parts/TrialTable";
+import { useLater } from "../parts/useLater";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
@@ -90,7 +91,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   if (open && !wasOpen) setWasOpen(true);
   const pickText = address.get("pick");
   const picked = useMemo(() => parseNumbers(pickText), [pickText]);
-  const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
+  const pick = useCallback(
+    (change: (picked: readonly number[]) => readonly number[]) =>
+      set((get) => ({ pick: change(parseNumbers(get("pick"))).join(",") || null })),
+    [set],
+  );
   const colours = useMemo(
     () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
     [picked, theme],
@@ -182,7 +187,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ];
   });
   // The curves are drawn first, and then what is around them.
-  const later = useDeferredValue(true, false);
+  const later = useLater();
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
   const table = later && (
     <>

@@ -1,4 +1,3 @@
-import { useDeferredValue } from "react";
 import type { Experiment, XAxis } from "../api/types";
 import { curvesCall } from "../charts/copies";
 import { csv } from "../charts/save";
@@ -9,6 +8,7 @@ import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
 import { SaveMenu } from "./SaveMenu";
 import classes from "./parts.module.css";
+import { useLater } from "./useLater";
 import { useNow } from "./useNow";
 
 interface BestPanelProps {
@@ -28,7 +28,7 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
   const until = elapsed(experiment.started_at, experiment.ended_at, now);
   const soFar = curves.data?.best_so_far;
   // The answer is asked for together with the curves beside it, but those are drawn first.
-  const later = useDeferredValue(true, false);
+  const later = useLater();
   if (!later) return null;
   return (
     <Panel

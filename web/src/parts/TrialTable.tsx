@@ -51,7 +51,7 @@ interface TrialTableProps {
   onPoint: (number: number | null) => void;
   /** Trials that were picked, each with a colour of its own, and what becomes of them. */
   picked: readonly number[];
-  onPick: (numbers: readonly number[]) => void;
+  onPick: (change: (picked: readonly number[]) => readonly number[]) => void;
   onCompare: () => void;
   choice: ColumnChoice;
   onChoice: (choice: ColumnChoice) => void;
@@ -147,7 +147,7 @@ export function TrialTable(props: TrialTableProps) {
     virtual.scrollToIndex(next);
     onSelect(trial.number);
   };
-  const pick = (number: number) => onPick(toggled(picked, number));
+  const pick = (number: number) => onPick((now) => toggled(now, number));
   const pickRef = useRef(pick);
   useEffect(() => {
     pickRef.current = pick;
@@ -246,7 +246,7 @@ export function TrialTable(props: TrialTableProps) {
           <button type="button" data-main disabled={picked.length < 2} onClick={onCompare}>
             {picked.length < 2 ? "Pick another one to compare" : `Compare ${picked.length} trials`}
           </button>
-          <button type="button" onClick={() => onPick([])}>
+          <button type="button" onClick={() => onPick(() => [])}>
             Clear
           </button>
         </div>
