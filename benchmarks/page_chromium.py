@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import re
 import shutil
 import statistics
 import threading
@@ -263,7 +264,7 @@ def brush(browser: Chromium, service: Service, record: ExperimentRecord, **size:
     """Choose parts of two axes of the parallel coordinates, which filters everything else."""
     view = browser.browser.new_page(viewport=SIZE)
     view.goto(f"{service.url}/experiments/{record.public_id}?tab=parameters")
-    grips = view.get_by_label("Choose by ")
+    grips = view.get_by_role("slider", name=re.compile("^Filter by "))
     grips.first.wait_for()
     view.wait_for_timeout(1500)
 
