@@ -164,7 +164,7 @@ def test_what_cannot_be_sent_is_said(server: str, monkeypatch: pytest.MonkeyPatc
         SpecError, match="trainable: the workers of the service have to read objects of tuner.with_parameters"
     ):
         tuner.run(tuner.with_parameters(lambda config, data: None, data=[1]), SPACE, **WAYS, address=server)
-    with pytest.raises(SpecError, match="runtime_env: local directories"):
+    with pytest.raises(SpecError, match="runtime_env: the workers of the service have to read local directories"):
         tuner.run(train, SPACE, **WAYS, runtime_env={"working_dir": str(tmp_path)}, address=server)
     large = bytearray(by_value.MAX_BYTES)
     with pytest.raises(SpecError, match="trainable: the pickled function has 10 MB, and a service takes at most 10 MB"):

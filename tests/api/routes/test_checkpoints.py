@@ -83,7 +83,7 @@ async def test_a_checkpoint_is_listed_downloaded_and_pinned(
     assert [payload["pinned"] for _, payload in commands(sqlite_store, made)] == [True, False]
     (tmp_path / "ckpt" / "model.bin").unlink()
     torn = await client.get(f"{API}/checkpoints/ckpt_0/download")
-    assert (torn.status_code, "torn" in torn.json()["detail"]) == (409, True)
+    assert (torn.status_code, "damaged" in torn.json()["detail"]) == (409, True)
     for path in ("", "/download"):
         assert (await client.get(f"{API}/checkpoints/ckpt_none{path}")).status_code == 404
 
