@@ -113,8 +113,8 @@ def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
     told = Told()
     link.Link(Settings(home=tmp_path), False, told).look_after()
     assert "old owner" in hosts[0]["gone"]
-    assert "the driver host of 0.0.9 was ended" in told.lines[0]["log"]
-    assert "the driver host of 0.0.8 was ended" in told.lines[1]["log"]
+    assert "ended the driver host of 0.0.9" in told.lines[0]["log"]
+    assert "ended the driver host of 0.0.8" in told.lines[1]["log"]
 
 
 class Actors:
@@ -394,7 +394,7 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
     monkeypatch.setattr(kept, "borrow", borrow)
     monkeypatch.setattr(runner, "_wait", wait)
     monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
-    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False)
+    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False, callbacks=())
     assert hosts == [0, 1]
     assert "the driver was killed; a new one continues from the last commit" in said
 

@@ -132,7 +132,7 @@ class Decider:
                 assert_never(event)
 
     def _trials_inside(self) -> str:
-        """Say how many trials lie in a space that was changed just now."""
+        """Say how many trials lie inside the space that has just been changed."""
         lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
         return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
 
@@ -228,7 +228,7 @@ class Decider:
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]
             if (exploit.space_revision or 0) != self.experiment.revisions.newest:
-                changed = "the search space was changed while it waited for a checkpoint, so it goes on unchanged"
+                changed = "the search space was changed while it waited for a checkpoint, so it continues unchanged"
                 found.append(d.Resume(trial=exploit.trial, reason=changed))
             elif donor.checkpoint is not None:
                 found.append(exploit)
