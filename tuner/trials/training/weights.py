@@ -17,7 +17,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 """Names of files that have weights end like this."""
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
-"""The keys under which training code usually saves the weights."""
+"""The usual keys of the weights in a file that training code saved."""
 
 
 def load_weights(checkpoint: Checkpoint, *, file: str | None = None, key: str | None = None) -> dict[str, torch.Tensor]:
