@@ -132,11 +132,7 @@ class Decider:
                 assert_never(event)
 
     def _trials_inside(self) -> str:
-<<<<<<< HEAD
-        """Say how many trials lie inside the space that has just been changed."""
-=======
         """Say how many trials lie in the space that has just been changed."""
->>>>>>> main
         lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
         return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
 
