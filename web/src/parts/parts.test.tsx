@@ -225,7 +225,7 @@ describe("what went wrong", () => {
       />,
     );
     expect(screen.getByRole("alert").textContent).toContain("trial 7: RuntimeError: boom");
-    fireEvent.click(screen.getByRole("button", { name: "Show all 3 that failed" }));
+    fireEvent.click(screen.getByRole("button", { name: "Show all 3 failed trials" }));
     expect(all).toBe(1);
   });
 
@@ -376,7 +376,7 @@ describe("a lineage", () => {
     show(<LineageOf found={found} onSelect={(number) => selected.push(number)} />);
     expect(screen.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
       "Trial 0, iterations 1 to 10 · startedlr=0.1",
-      "Trial 5, iteration 11 · took over from trial 0lr 0.1 → 0.12",
+      "Trial 5, iteration 11 · exploit of trial 0lr 0.1 → 0.12",
       "Trial 5, at iteration 11 · resumedsame configuration",
     ]);
     expect(screen.getByText("Through one other trial")).toBeTruthy();
@@ -443,13 +443,13 @@ describe("the importance of parameters", () => {
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
     expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
     show(<Shares found={found} caution="Because." />);
-    expect(screen.getByText("Take it as a hint.").parentElement!.textContent).toContain("Because.");
+    expect(screen.getByText("This is only a hint.").parentElement!.textContent).toContain("Because.");
     expect(screen.getByText("< 1 %")).toBeTruthy();
   });
 
   it("says when it will be known", () => {
     show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, left_out: 0, items: [] }} caution={null} />);
-    expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
+    expect(screen.getByText("Shown once 10 trials have ended with a result; 1 has so far.")).toBeTruthy();
     cleanup();
     show(
       <Shares found={{ items: [], metric: "accuracy", trials: 4, needed: 10, left_out: 0 }} caution={null} chosen />,
