@@ -394,7 +394,7 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
     monkeypatch.setattr(kept, "borrow", borrow)
     monkeypatch.setattr(runner, "_wait", wait)
     monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
-    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False)
+    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False, callbacks=())
     assert hosts == [0, 1]
     assert "the driver was killed; a new one continues from the last commit" in said
 

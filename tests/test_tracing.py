@@ -127,7 +127,7 @@ def test_without_the_setting_nothing_is_loaded() -> None:
 
 def test_a_missing_extra_and_a_wrong_address_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(SpecError, match=r"pip install 'tuner\[otel\]'"):
+    with pytest.raises(SpecError, match=r"pip install 'tuner-hpo\[otel\]'"):
         tracing.configure("http://localhost:4318", "service", "1")
     with pytest.raises(SpecError, match="TUNER_TRACES"):
         Settings.from_env({"TUNER_TRACES": "localhost:4318"})

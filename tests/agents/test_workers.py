@@ -39,6 +39,12 @@ def train(config):
             json.dump({"epoch": epoch}, open(os.path.join(folder, "state.json"), "w"))
         tuner.report({"loss": config["lr"] + 1 / epoch}, checkpoint=save)
 
+def silent(config):
+    pass
+
+def misspelt(config):
+    tuner.report({"los": 1.0})
+
 def broken(config):
     tuner.report({"loss": 1.0})
     raise ValueError("a bug of the user")
@@ -178,6 +184,21 @@ def test_a_bug_of_the_user_is_shown_with_its_traceback(
     detail = service.get(f"/trials/{trial['id']}")
     assert "a bug of the user" in detail["error"]["message"]
     assert "raise ValueError" in detail["error"]["traceback"]
+
+
+@pytest.mark.parametrize(("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss")])
+def test_a_trial_without_the_objective_fails_and_the_agent_continues(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]], function: str, says: str
+) -> None:
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = sqlite_service.create(space=SPACE, num_samples=2, max_t=9, limits={"max_failures": 0})
+    process = start(started, agent(sqlite_service.url, "--experiment", name, f"job.py:{function}"), tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    trials = sqlite_service.trials(name)
+    assert [trial["state"] for trial in trials] == ["failed", "failed"], output
+    for trial in trials:
+        assert says in sqlite_service.get(f"/trials/{trial['id']}")["error"]["message"]
 
 
 def test_tuner_agent_runs_a_program(

@@ -245,6 +245,13 @@ class Agent:
         if self._manager is not None:
             await self._manager.interrupt(running.lease["segment_id"], "kill")
 
+    async def _refused(self, running: _Running, why: str) -> None:
+        """Fail a trial whose report the service refuses, such as one without the objective."""
+        running.gone = True
+        failure = Failure(kind="user", cause="report", message=why)
+        await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
+        await self._lost(running, why)
+
     # -- what its process says ---------------------------------------------------------------------------------------------
 
     def waiting(self, segment_id: str, reason: str) -> None:
@@ -275,6 +282,10 @@ class Agent:
         except Gone as error:
             self._later(self._lost(running, str(error)))
             return Verdict(action="stop", reason=str(error))
+        except SpecError as error:
+            why = _first_line(error)
+            self._later(self._refused(running, why))
+            return Verdict(action="stop", reason=why)
         running.last, running.verdict = reports[-1].metrics, verdict
         if not reports[-1].waits:
             self._heed(running, wanted)
@@ -305,6 +316,10 @@ class Agent:
         task = asyncio.ensure_future(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _how(running: _Running, outcome: Outcome) -> str:

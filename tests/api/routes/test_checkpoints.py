@@ -114,10 +114,12 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
     assert (await client.post(f"{API}/trials/{trial}/retry")).status_code == 202
     asked = commands(sqlite_store, made)
     assert [name for name, _ in asked] == ["enqueue", "continue", "enqueue", "continue", "retry", "continue"]
-    assert asked[0][1] == {"points": [{"params": {"lr": 0.01}}, {"params": {}}]}
+    assert asked[0][1] == {
+        "points": [{"params": {"lr": 0.01}, "space_revision": 0}, {"params": {}, "space_revision": 0}]
+    }
     [point] = asked[2][1]["points"]
     assert len(point.pop("key")) == 32
-    assert point == {"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0}
+    assert point == {"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0, "space_revision": 0}
 
 
 async def test_a_fork_answers_with_the_new_trial_once_it_has_started(

@@ -10,9 +10,10 @@ import pytest
 import ray
 
 from tests.serving import SLOW, until
-from tuner.driver.hosts import start as module
+from tuner.driver.hosts import shared
 from tuner.driver.hosts.cluster import connect
 from tuner.driver.hosts.link import Link
+from tuner.driver.hosts.start import start_host
 from tuner.errors import NewerHost
 from tuner.experiment.spec import parse_spec
 from tuner.settings import Settings
@@ -38,8 +39,8 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
     spec = parse_spec({**SLOW, "num_samples": 1})
     made = sqlite_store.experiments.create(spec, source="api").public_id
     with monkeypatch.context() as before:
-        before.setattr(module, "__version__", "0.0.9")
-        old = module.start_host(settings, shared=True)
+        before.setattr(shared, "__version__", "0.0.9")
+        old = start_host(settings, shared=True)
     owner = ray.get(old.start.remote(serve=True), timeout=60)
     until(
         "a checkpoint",
@@ -50,7 +51,7 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
     link = Link(settings, False, lambda **what: told.append(what))
     ray.get(old.news.remote())  # its service is there
     with monkeypatch.context() as older:
-        older.setattr(module, "__version__", "0.0.8")
+        older.setattr(shared, "__version__", "0.0.8")
         with pytest.raises(NewerHost, match=r"version 0\.0\.9 drives the experiments"):
             link._start_host()
     new = link._start_host()

@@ -106,7 +106,7 @@ def test_a_checkpoint_says_how_long_training_waited_for_it_and_when(tmp_path: Pa
     assert 0 <= info.age_s <= whole
     saver.drain()
     assert committed[0].took_s == info.took_s
-    assert committed[0].age_s >= info.age_s
+    assert 0 <= committed[0].age_s <= time.monotonic() - begun  # it may be committed before `take` has returned
 
 
 def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
