@@ -395,7 +395,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     page.get_by_role("dialog").get_by_role("tab", name="Lineage").click()
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
-    expect(lineage).to_contain_text("took over from trial")
+    expect(lineage).to_contain_text("exploit of trial")
     expect(page.get_by_role("dialog")).to_contain_text("Schedule to reproduce these weights")
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
