@@ -472,6 +472,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_the_curves(visit: Ope
     )
     assert nameless == []
     page.get_by_role("button", name="Close the trial").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     curves(page).focus()
     page.keyboard.press("ArrowDown")
     best = best_of(finished)
