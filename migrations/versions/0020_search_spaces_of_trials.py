@@ -1,4 +1,4 @@
-"""Which search space a trial is from, now that users can change it.
+"""Store which search space a trial is from, because users can change it.
 
 Revision ID: 0020
 Revises: 0019

@@ -60,7 +60,7 @@ Unloaded = NamedFunction | PickledFunction
 
 @contextmanager
 def functions_by_name() -> Iterator[set[str]]:
-    """In this block, ``"module:name"`` becomes a `NamedFunction`, and nothing is imported.
+    """Turn ``"module:name"`` into a `NamedFunction` within this block, and import nothing.
 
     Yields:
         The set of names that were read so far.

@@ -1,4 +1,4 @@
-"""From time to time, estimate how much the search will still improve, so that a user can judge whether to continue."""
+"""Estimate regularly how much the search will still improve, so that a user can judge whether to continue."""
 
 from __future__ import annotations
 

@@ -567,7 +567,7 @@ class Host:
         return ExperimentState.FAILED
 
     async def _find_logs(self, driven: Driven) -> None:
-        """In the background, read the rest of the logs of ranks that died with an earlier host."""
+        """Read the rest of the logs of ranks that died with an earlier host, in the background."""
         if self.logs is None:
             return
         files: dict[Owner, list[LogFile]] = {}
