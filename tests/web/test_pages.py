@@ -107,7 +107,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page = visit(f"/experiments/{ended.public_id}?trial=1&view=checkpoints")
     saved = page.get_by_role("list", name="Checkpoints").get_by_role("listitem").first
     saved.get_by_role("button", name="Pin").click()
-    expect(saved).to_contain_text("pinned: it is kept")
+    expect(saved).to_contain_text("pinned: it is not deleted")
     assert [one.pinned for one in store.trials.checkpoint_page(ended.id, trial_number=1).items].count(True) == 1
     saved.get_by_role("button", name="Fork").click()
     page.get_by_label("lr").fill("7")

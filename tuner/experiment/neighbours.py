@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Parameter, Space
+from tuner.space import Parameter
+from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
 MAX_COMPARED = 10_000
@@ -43,17 +44,22 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
     """Return the `count` trials whose configurations are nearest to that of a trial of the experiment.
 
     The distance is Euclidean in the unit cube of the space, divided by the cube's diagonal. Two different categories of a choice
-    without an order are as far apart as the ends of an axis, and so are a parameter and its absence.
+    without an order are as far apart as the ends of an axis, and so are a parameter and its absence. Configurations of an earlier
+    space of the experiment are compared as ones of the present space, see `Revisions.carried`.
     """
-    space = Space.from_json(record.spec.space, opaque=True)
+    revisions = Revisions.of(record.spec)
+    space = revisions.present
     total = sum(record.counts.values())
     numbers = store.trials.sample_numbers(record.id, record.spec.objective.mode, MAX_COMPARED)
-    others = [one for one in store.trials.configurations(record.id, numbers) if one[0] != trial.number]
+    others = [
+        (number, revisions.carried(params, revision).params)
+        for number, params, revision in store.trials.configurations(record.id, numbers)
+        if number != trial.number
+    ]
     if not others or not len(space):
         return Neighbours([], 0)
-    gaps = np.stack(
-        [_gaps(parameter, trial.params, [params for _, params in others]) for parameter in space.parameters]
-    )
+    own = revisions.carried(trial.params, trial.space_revision).params
+    gaps = np.stack([_gaps(parameter, own, [params for _, params in others]) for parameter in space.parameters])
     distances = np.sqrt((gaps**2).sum(axis=0) / len(space))
     nearest = np.argsort(distances, kind="stable")[:count].tolist()
     found = {one.number: one for one in store.trials.numbered(record.id, [others[at][0] for at in nearest])}
@@ -62,7 +68,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
         Neighbour(
             found[others[at][0]],
             float(distances[at]),
-            _changes(trial.params, others[at][1], [paths[k] for k in np.argsort(-gaps[:, at], kind="stable")]),
+            _changes(own, others[at][1], [paths[k] for k in np.argsort(-gaps[:, at], kind="stable")]),
         )
         for at in nearest
         if others[at][0] in found

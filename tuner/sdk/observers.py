@@ -178,7 +178,8 @@ class Observer:
 
     def __init__(self, callback: Any, name: str, source: LogSource, folder: Path) -> None:
         self.callback, self.name = callback, name
-        self.errors: list[str] = []
+        self.error = ""  # the first one
+        self.errors = 0
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
         kept = json.loads(self._file.read_text()) if self._file.exists() else {}
@@ -273,8 +274,9 @@ class Observer:
             self._note(method, error)
 
     def _note(self, what: str, error: BaseException) -> None:
-        self.errors.append(f"{what}: {type(error).__name__}: {error}")
-        if len(self.errors) <= TOLD:
+        self.error = self.error or f"{what}: {type(error).__name__}: {error}"
+        self.errors += 1
+        if self.errors <= TOLD:
             log.warning("callback %s: %s failed; the search continues", self.name, what, exc_info=error)
 
     def _save(self) -> None:
@@ -325,8 +327,8 @@ class Observers:
                     f"callback {observer.name} is behind, at entry {observer.seq} of the log: tuner.observe continues it there"
                 )
             if observer.errors:
-                more = f", and {len(observer.errors) - 1} more" if len(observer.errors) > 1 else ""
-                self._say(f"callback {observer.name} failed in {observer.errors[0]}{more}")
+                more = f", and {observer.errors - 1} more" if observer.errors > 1 else ""
+                self._say(f"callback {observer.name} failed in {observer.error}{more}")
 
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:

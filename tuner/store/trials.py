@@ -103,14 +103,15 @@ class Trials:
                 found.update((str(row.public_id), int(row.number)) for row in connection.execute(query))
         return found
 
-    def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any]]]:
-        """Return (number, flat params) of the trials with these numbers, by number."""
-        query = select(trial.c.number, trial.c.params).where(trial.c.experiment_id == experiment_id)
-        found: list[tuple[int, Mapping[str, Any]]] = []
+    def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any], int]]:
+        """Return (number, flat params, revision of their space) of the trials with these numbers, by number."""
+        query = select(trial.c.number, trial.c.params, trial.c.space_revision)
+        query = query.where(trial.c.experiment_id == experiment_id)
+        found: list[tuple[int, Mapping[str, Any], int]] = []
         with self._database.read() as connection:
             for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
                 part = query.where(trial.c.number.in_(numbers[at : at + 1000]))
-                found += [(of, params) for of, params in connection.execute(part)]
+                found += [(of, params, revision) for of, params, revision in connection.execute(part)]
         return sorted(found, key=lambda one: one[0])
 
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:

@@ -36,7 +36,7 @@ from tuner.domain.segments import (
     Verdict,
 )
 from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups, SegmentInbox
-from tuner.errors import Conflict, Gone, NotFound, SpecError, StoreError, TunerError
+from tuner.errors import Conflict, DriverSilent, Gone, NotFound, Retryable, SpecError, StoreError, TunerError
 from tuner.trials.groups.manager import Logs
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.runtime.code import resolve
@@ -262,7 +262,7 @@ class AgentGroups(SegmentGroups):
             return await self._about_lease(question, experiment, arguments)
         except SpecError as error:
             return {"error": "SpecError", "errors": error.errors}
-        except (Gone, NotFound, Conflict) as error:
+        except (Gone, NotFound, Conflict, DriverSilent) as error:
             return {"error": type(error).__name__, "detail": str(error)}
 
     async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -329,6 +329,8 @@ class AgentGroups(SegmentGroups):
         except (RuntimeError, StoreError) as error:  # the experiment has ended, or another driver has it
             if isinstance(error, TunerError) and isinstance(error, Conflict | NotFound):
                 raise
+            if isinstance(error, Retryable):  # the database is away: the agent asks again
+                raise DriverSilent(str(error)) from error
             raise Gone(f"lease {name} has ended: {error}") from error
         finally:
             lease.renew()
@@ -575,6 +577,8 @@ def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
             raise NotFound(answer["detail"])
         case "Gone":
             raise Gone(answer["detail"])
+        case "DriverSilent":
+            raise DriverSilent(answer["detail"])
         case _:
             raise Conflict(answer["detail"])
 

@@ -58,7 +58,8 @@ def load_model(checkpoint: Checkpoint, model: M, *, file: str | None = None, key
     Args:
         checkpoint: such as `result.best_checkpoint`.
         model: a model as it was trained.
-        file, key: as for `load_weights`.
+        file: as for `load_weights`.
+        key: as for `load_weights`.
 
     Raises:
         CheckpointError: the weights cannot be found, or are those of another model.
