@@ -83,5 +83,9 @@ if (experiment) {
 }
 // Wait for the first page instead of drawing a frame without it: React would then wait a third of a second before it shows the page.
 // If it cannot be loaded, the page's own place says so.
-if (opened) opened[1]().then(({ default: page }) => start(page), () => start(undefined));
+if (opened)
+  opened[1]().then(
+    ({ default: page }) => start(page),
+    () => start(undefined),
+  );
 else start(undefined);

@@ -26,7 +26,13 @@ const SERIES = [
     ],
   },
   { trial_id: "trl_2", number: 2, state: "failed", best_value: null, segments: [] },
-  { trial_id: "trl_3", number: 3, state: "running", best_value: 1, segments: [{ ordinal: 1, cause: "start", count: 1 }] },
+  {
+    trial_id: "trl_3",
+    number: 3,
+    state: "running",
+    best_value: 1,
+    segments: [{ ordinal: 1, cause: "start", count: 1 }],
+  },
 ];
 
 describe("curves as columns", () => {
