@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     import optuna  # which takes long to load
 
 SPACE = {"x": tuner.uniform(0.1, 1.0)}
+STEP_S = "TUNER_TEST_STEP_S"
+"""The environment variable with the seconds that a step of `slow` and `objective` takes."""
 
 
 def slow(config: dict[str, Any]) -> None:
-    """Make forty reports, or `steps`, with a checkpoint each, a tenth of a second apart."""
+    """Make forty reports, or `steps`, with a checkpoint each, a tenth of a second apart, or as STEP_S says."""
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             start = json.loads(Path(folder, "state.json").read_text())["step"]
     print(f"starting at {start}", flush=True)
     for step in range(start + 1, config.get("steps", 40) + 1):
-        time.sleep(0.1)
+        time.sleep(float(os.environ.get(STEP_S, 0.1)))
 
         def save(folder: str, step: int = step) -> None:
             Path(folder, "state.json").write_text(json.dumps({"step": step}))
@@ -61,7 +63,7 @@ def objective(trial: optuna.Trial) -> float:
             start = json.loads(Path(folder, "state.json").read_text())["step"]
     seen: dict[str, Any] = {"kind": trial.suggest_categorical("kind", ["a", "b"])}
     for step in range(start + 1, 40):
-        time.sleep(0.1)
+        time.sleep(float(os.environ.get(STEP_S, 0.1)))
         if step >= 2:
             seen["middle"] = trial.suggest_float(f"middle_{seen['kind']}", 0.1, 1.0)
         trial.set_user_attr(f"seen from {start}", seen)

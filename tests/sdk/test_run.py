@@ -17,6 +17,7 @@ import pytest
 import ray.train
 
 import tuner
+from tests.jobs import STEP_S
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
 from tuner.sdk.interrupts import Interrupts
@@ -56,7 +57,9 @@ class Job:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *arguments: str) -> None:
-        environment = {**os.environ, "TUNER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        """Start the script. What is resumed takes short steps; what is interrupted takes long ones, so as not to end before."""
+        step_s = "0.02" if arguments[0] == "resume" else "0.4"
+        environment = {**os.environ, "TUNER_HOME": str(self.home), "PYTHONUNBUFFERED": "1", STEP_S: step_s}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.jobs", *arguments],
             cwd=ROOT,
@@ -147,7 +150,7 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     job.process.communicate()
     until("no process left", lambda: not ray_processes(job.home), 60)
     before = len(job.reports())
-    assert before > 6
+    assert before >= 6
     drawn = params(job)
     assert sorted(drawn) == [0, 1]
     assert all(set(names) == {"kind", f"middle_{names['kind']}"} for names in drawn.values())

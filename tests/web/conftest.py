@@ -31,6 +31,7 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,11 +46,11 @@ def bundle() -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Yield a browser for one module only: while it exists, this thread has a running event loop."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         if os.environ.get("CI"):
             pytest.fail("Chromium is not installed")
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
+        pytest.skip("Chromium is not installed (apt-get install chromium-headless-shell)")
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=20_000)  # as long as a busy machine may take

@@ -69,6 +69,18 @@ def wait_until(page: Any, condition: Any, what: str, seconds: float = 20) -> Non
         page.wait_for_timeout(50)
 
 
+def settled(page: Any, script: str) -> Any:
+    """Return the value of a script once it is above zero and has stayed the same for half a second."""
+    seen: list[Any] = []
+
+    def same() -> bool:
+        seen.append(page.evaluate(script))
+        return len(seen) > 10 and seen[-1] > 0 and len(set(seen[-10:])) == 1
+
+    wait_until(page, same, f"a steady value of {script}")
+    return seen[-1]
+
+
 @pytest.fixture
 def finished(service: Service) -> Search:
     search = Search(service.store, digits(), start=time.time() - 7200, seconds=20)
