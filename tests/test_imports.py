@@ -38,6 +38,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.start": SLOW,
         "tuner.driver.hosts": SLOW,
     },
+    "tuner.driver.hosts.actor": {"tuner.driver.hosts.host": SLOW},
     "tuner.driver.hosts.host": {
         "tuner.driver.hosts.local_executor": SLOW,
         "tuner.driver.hosts.ray_executor": SLOW,

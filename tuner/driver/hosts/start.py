@@ -8,8 +8,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tuner.driver.hosts.actor import HostActor
 from tuner.driver.hosts.cluster import NAMESPACE
-from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.shared import base_name, shared_name
 from tuner.settings import Settings
 
@@ -33,4 +33,4 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
     if shared:
         options |= {"lifetime": "detached", "get_if_exists": True}
-    return ray.remote(Host).options(**options).remote(settings, name)
+    return ray.remote(HostActor).options(**options).remote(settings, name)

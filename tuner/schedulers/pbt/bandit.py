@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
 
@@ -64,6 +62,9 @@ def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: flo
 def fit(x: Floats, y: Floats) -> list[float]:
     """Return the logarithms of v, l, ε and σ² that make the observations most likely."""
 
+    from scipy.linalg import cho_solve, cholesky  # scipy takes half a second to load, and only PB2 needs it here
+    from scipy.optimize import minimize
+
     def loss(theta: Floats) -> float:
         variance, length, forgetting, noise = np.exp(theta)
         k = kernel(x, x, variance, length, forgetting)
@@ -85,6 +86,8 @@ class Bandit:
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:
+        from scipy.linalg import cho_solve, cholesky
+
         self._variance, self._length, self._forgetting, self._noise = (math.exp(v) for v in theta)
         self._seen = seen
         self._all = np.concatenate([seen.x, pending])
@@ -96,6 +99,8 @@ class Bandit:
 
     def predict(self, at: Floats) -> tuple[Floats, Floats]:
         """Return the mean and the standard deviation (m,) of the rises at (m, 2 + p)."""
+        from scipy.linalg import solve_triangular
+
         k = self._kernel(at, self._all)
         mean: Floats = k[:, : len(self._seen.y)] @ self._alpha
         v = solve_triangular(self._factor, k.T, lower=True)

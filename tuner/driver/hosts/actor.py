@@ -1,0 +1,39 @@
+"""The driver host as an actor of Ray.
+
+Ray loads the class of an actor in each process that gets a handle of it, so in each rank. This class is therefore apart from
+`Host`, which imports the database and more, and would add a third of a second to the start of each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tuner.settings import Settings
+
+METHODS = (
+    "agent", "checkpoint", "close", "cluster", "draw", "drive", "end", "figures", "live", "look", "news", "note", "object",
+    "poke", "report", "rest", "start", "status", "take_logs",
+)  # fmt: skip
+"""The methods of `Host` that other processes call."""
+
+
+class HostActor:
+    """A `Host` that is created in the process of the actor. It has the methods in METHODS."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        from tuner.driver.hosts.host import Host
+
+        self._host = Host(settings, name)
+
+
+def _forwarding(name: str) -> Callable[..., Awaitable[Any]]:
+    async def method(self: HostActor, *args: Any, **keywords: Any) -> Any:
+        return await getattr(self._host, name)(*args, **keywords)
+
+    method.__name__, method.__qualname__ = name, f"HostActor.{name}"
+    return method
+
+
+for _name in METHODS:
+    setattr(HostActor, _name, _forwarding(_name))
