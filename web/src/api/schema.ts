@@ -1987,7 +1987,7 @@ export interface components {
             seq: number;
             /**
              * Trial Number
-             * @description the number of that trial
+             * @description the number of the trial that it is about
              */
             trial_number: number | null;
             /**
@@ -2202,7 +2202,7 @@ export interface components {
              * @description exp_...
              */
             id: string;
-            /** @description where it is in its life */
+            /** @description the state of the experiment */
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
@@ -2216,7 +2216,7 @@ export interface components {
             project: string;
             /**
              * Last Event Seq
-             * @description the place in the log up to which this is true
+             * @description the number of the newest log entry that this answer takes into account
              */
             last_event_seq: number;
             /**
@@ -2231,12 +2231,12 @@ export interface components {
             gpu_hours: number;
             /**
              * Gpu Hours Saved
-             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             * @description GPU hours that its stopped trials would have used to go on to max_t, each at its own pace
              */
             gpu_hours_saved: number;
             /**
              * Cpu Hours
-             * @description CPU hours that its trials have held, as of its newest event
+             * @description CPU hours that were reserved for its trials, as of its newest event
              */
             cpu_hours: number;
             /**
@@ -2272,7 +2272,7 @@ export interface components {
             revision: number;
             /**
              * Archived At
-             * @description when it was archived; null: it is not
+             * @description when it was archived; null if it is not archived
              */
             archived_at: string | null;
             /**
@@ -3495,7 +3495,7 @@ export interface components {
             };
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             * @description whether it ran in the worker processes of a finished trial; null before it started
              */
             warm: boolean | null;
             /**
@@ -3516,7 +3516,7 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description when its ranks were gone
+             * @description when all its ranks had ended
              */
             ended_at: string | null;
             /**
@@ -3526,7 +3526,7 @@ export interface components {
             outcome: string | null;
             /**
              * Held S
-             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
              */
             held_s: number | null;
         };
@@ -3570,7 +3570,7 @@ export interface components {
             source_ordinal: number | null;
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             * @description whether it ran in the worker processes of a finished trial; null before it started
              */
             warm: boolean | null;
             /**
@@ -3591,7 +3591,7 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description when its ranks were gone
+             * @description when all its ranks had ended
              */
             ended_at: string | null;
             /**
@@ -3601,7 +3601,7 @@ export interface components {
             outcome: string | null;
             /**
              * Held S
-             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
              */
             held_s: number | null;
             /**
@@ -3915,7 +3915,7 @@ export interface components {
              * @description counts the trials of the experiment from 0
              */
             number: number;
-            /** @description where the trial is in its life */
+            /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
@@ -3953,7 +3953,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -3987,7 +3987,7 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description what its start waits for, in words; null if it does not wait
+             * @description why it has not started yet, in words; null if it is not waiting
              */
             waiting: string | null;
             /** @description the newest usable checkpoint */
@@ -4049,7 +4049,7 @@ export interface components {
              * @description counts the trials of the experiment from 0
              */
             number: number;
-            /** @description where the trial is in its life */
+            /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
@@ -4087,7 +4087,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4121,7 +4121,7 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description what its start waits for, in words; null if it does not wait
+             * @description why it has not started yet, in words; null if it is not waiting
              */
             waiting: string | null;
             /** @description the newest usable checkpoint */
@@ -4256,7 +4256,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description since the previous sample, or the segment's start; 100 is one core
+             * @description CPU use since the previous sample, or the segment's start; 100 is one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4276,7 +4276,7 @@ export interface components {
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how busy its GPUs were, with all their processes
+             * @description the share of time that its GPUs were busy, in per cent
              */
             gpu_percent: (number | null)[];
         };
