@@ -1,4 +1,4 @@
-"""Checks that an entrypoint ("module:function") can be imported and called, without running user code in this process.
+"""Check that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
 Helper processes do the checks (`tuner.usercode.import_check`). A helper forks a child for each check, so an import that hangs,
 prints or ends its process does no harm. If all helpers are busy, another one starts, up to a limit. So a slow import delays only

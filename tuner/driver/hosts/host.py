@@ -150,7 +150,7 @@ class Host:
 
     @property
     def node(self) -> str | None:
-        """Return the id of the node that it runs on; None if there is only this machine."""
+        """Return the id of the node that the host runs on; None without Ray."""
         return self.executor.node
 
     @property

@@ -1169,7 +1169,7 @@ export interface components {
             lease: string;
             /**
              * Lease S
-             * @description seconds without a word from the agent after which the lease ends
+             * @description seconds without a call from the agent after which the lease ends
              */
             lease_s: number;
             /**
@@ -1213,10 +1213,10 @@ export interface components {
             };
             /**
              * Iteration
-             * @description reports that the trial has behind it at its checkpoint; 0 without one
+             * @description number of reports that the trial had made at its checkpoint; 0 without one
              */
             iteration: number;
-            /** @description what to continue from; null: start from the beginning */
+            /** @description the checkpoint to continue from; null: start from the beginning */
             checkpoint: components["schemas"]["StartCheckpoint"] | null;
             /**
              * Next Milestone
@@ -1225,7 +1225,7 @@ export interface components {
             next_milestone: number | null;
             /**
              * Seed
-             * @description of the experiment
+             * @description the seed of the experiment
              */
             seed: number;
             /**
@@ -1235,12 +1235,12 @@ export interface components {
             metric: string;
             /**
              * Entrypoint
-             * @description what the experiment names for its agents
+             * @description the entrypoint of the experiment, if it names one
              */
             entrypoint: string | null;
             /**
              * Storage
-             * @description where the driver deletes checkpoints that are not needed any more
+             * @description the place in which the driver deletes checkpoints when they expire
              */
             storage: string;
             /**
@@ -1257,12 +1257,12 @@ export interface components {
             stop_grace_s: number;
             /**
              * Hang Timeout S
-             * @description seconds without a report that the user calls a hang
+             * @description seconds without a report that count as a hang
              */
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description reports between checkpoints that the user asks for
+             * @description reports between the checkpoints that the user wants
              */
             checkpoint_every: number | null;
             /**
@@ -1272,7 +1272,7 @@ export interface components {
             checkpoint_at_milestones: boolean;
             /**
              * Checkpoint At End
-             * @description whether the user wants one at the end
+             * @description whether the user wants a checkpoint at the end
              */
             checkpoint_at_end: boolean;
         };
@@ -2347,19 +2347,19 @@ export interface components {
             };
             /**
              * Space Revision
-             * @description how often users have changed the space; trials say which one they are from
+             * @description number of changes of the space by users; a trial has the revision of its own space
              */
             space_revision: number;
             /**
              * Former Spaces
-             * @description the spaces before the present one, the first one first
+             * @description the earlier spaces, oldest first
              */
             former_spaces: {
                 [key: string]: unknown;
             }[];
             /**
              * Assumed
-             * @description the values that new parameters are taken to have had in trials of the spaces without them
+             * @description new parameter -> the value that it is assumed to have had in trials of earlier spaces
              */
             assumed: {
                 [key: string]: unknown;
@@ -2567,7 +2567,7 @@ export interface components {
             metric: string;
             /**
              * Time
-             * @description when the newest event was; null before the first
+             * @description the time of the newest event; null before the first
              */
             time: string | null;
             /** @description its expected end; null if it has ended or it is too early to tell */
@@ -3079,7 +3079,7 @@ export interface components {
             items: components["schemas"]["Neighbour"][];
             /**
              * Left Out
-             * @description trials that were not compared; at most 10,000 are: the best, and others of all ranks
+             * @description number of trials that were not compared, because at most 10,000 are
              */
             left_out: number;
         };
@@ -3709,7 +3709,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description what its agent has passed as its URI
+             * @description the URI that the agent that saved it has reported
              */
             uri: string;
             /**
@@ -5440,7 +5440,7 @@ export interface components {
             agent: string | null;
             /**
              * Request
-             * @description a name for this request: if it is sent again because its answer was lost, it gets the same trial
+             * @description a name for this request; a repeated request with the same name gets the same trial
              * @default null
              * @example gpu-7-0001
              */
@@ -5453,7 +5453,7 @@ export interface components {
             wait_s: number;
             /**
              * Lease S
-             * @description seconds without a word from the agent after which its trial is started again
+             * @description seconds without a call from the agent after which its trial is started again
              * @default 60
              */
             lease_s: number;
