@@ -233,7 +233,7 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
         active = above is None or (above[0] in found and space[above[0]].index(found[above[0]]) == above[1])
         if active and not (p.path in found and p.contains(found[p.path])):
             value = repr(found[p.path]) if p.path in found else "no value"
-            raise SpecError(f"trial {folder.name} has {value}, which is not in this domain", f"/space/{p.path}")
+            raise SpecError(f"trial {folder.name} has {value}, which is not in the space", f"/space/{p.path}")
     inside = {path.partition("/")[0] for path in found if path not in flat}
     beside = {k: v for k, v in flat.items() if k.partition("/")[0] not in inside and _is_plain(v)}
     return beside | found
