@@ -18,7 +18,6 @@ from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import Cursor
 
 MOST_BUCKETS = 256
-SETTING = "TUNER_POINT_DAYS"
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 # Row 4 of level 1 begins with report 257, so only a curve with more than 256 reports has it. An experiment whose driver has not
@@ -66,7 +65,7 @@ def explanation(thinned_at: float, needs: str) -> str:
     """Return why something cannot be done with a thinned experiment. needs: what needs every point, as in "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
-        f"most points of its curves were deleted on {day}, because it had ended longer ago than {SETTING} allows; "
+        f"most points of its curves were deleted on {day}, because it had ended longer ago than TUNER_POINT_DAYS allows; "
         f"{needs} needs all of them"
     )
 
@@ -74,7 +73,7 @@ def explanation(thinned_at: float, needs: str) -> str:
 def thin(database: Database, before: float, now: float) -> int:
     """Thin the experiments that ended before this time. Return how many.
 
-    After an interruption, the next call goes on. Each curve has its own transaction, so that drivers need not wait long.
+    After an interruption, the next call continues. Each curve has its own transaction, so that drivers need not wait long.
     """
     with database.cursor() as (cursor, _):
         begun = [row[0] for row in cursor.rows(_UNFINISHED)]
