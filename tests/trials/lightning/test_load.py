@@ -76,7 +76,9 @@ def test_a_module_that_saves_no_hyperparameters_gets_them_from_the_caller() -> N
     LitNet = lit_net("lightning.pytorch", keeps=False)
     trained = LitNet(width=5)
     checkpoint = saved_by_a_trial("lightning.pytorch", trained)
-    with pytest.raises(CheckpointError, match=r"'width': call self.save_hyperparameters\(\) in LitNet, .* or pass them"):
+    with pytest.raises(
+        CheckpointError, match=r"'width': call self.save_hyperparameters\(\) in LitNet, .* or pass them"
+    ):
         tuner.lightning.load_model(checkpoint, LitNet)
     with pytest.raises(CheckpointError, match="has the weights of another module: "):
         tuner.lightning.load_model(checkpoint, LitNet, width=6)
@@ -99,7 +101,9 @@ def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"expected the class of a LightningModule.*tuner.torch.load_model"):
         tuner.lightning.load_model(Checkpoint(tmp_path), torch.nn.Linear)
     (tmp_path / "state.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"not saved by ReportCallback: there is no checkpoint.ckpt, only state.pt"):
+    with pytest.raises(
+        CheckpointError, match=r"not saved by ReportCallback: there is no checkpoint.ckpt, only state.pt"
+    ):
         tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
     (tmp_path / "checkpoint.ckpt").mkdir()
     with pytest.raises(CheckpointError, match="is sharded: join it with `python -m lightning.pytorch.utilities"):

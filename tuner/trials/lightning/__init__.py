@@ -1,7 +1,7 @@
 """Support for Lightning (`lightning.pytorch` and `pytorch_lightning`).
 
-In a trial: `prepare_trainer` and `ReportCallback`. After a search: `load_model`. Without tuning: `RayStrategy`, `RayFSDPStrategy` and
-`RayModelParallelStrategy`.
+In a trial: `prepare_trainer` and `ReportCallback`. After a search: `load_model`. Without tuning: `RayStrategy`,
+`RayFSDPStrategy` and `RayModelParallelStrategy`.
 """
 
 from tuner.names import with_extra
@@ -16,4 +16,11 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
 
-__all__ = ["RayFSDPStrategy", "RayModelParallelStrategy", "RayStrategy", "ReportCallback", "load_model", "prepare_trainer"]
+__all__ = [
+    "RayFSDPStrategy",
+    "RayModelParallelStrategy",
+    "RayStrategy",
+    "ReportCallback",
+    "load_model",
+    "prepare_trainer",
+]
