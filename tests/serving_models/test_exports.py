@@ -34,7 +34,7 @@ pytestmark = [
 
 INPUTS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 ANSWERS = [[9.0], [21.0]]
-"""What slope 3, the best, makes of them."""
+"""The outputs of the best model, whose slope is 3."""
 
 
 def build(config: dict[str, Any]) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""Where a model comes from: the checkpoint, its configuration, and the search that found it."""
+"""Find out where a model comes from: its checkpoint, its configuration, and the search that found it."""
 
 from __future__ import annotations
 
