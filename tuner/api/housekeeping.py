@@ -28,6 +28,8 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
     if settings.log_days:
         found["experiments' logs"] = store.logs.prune(now - settings.log_days * DAY_S)
+    if settings.point_days:
+        found["experiments' points"] = store.metrics.thin(now - settings.point_days * DAY_S, now)
     found["deliveries of webhooks"] = store.webhooks.prune(now - DELIVERY_DAYS * DAY_S)
     return {what: count for what, count in found.items() if count}
 
