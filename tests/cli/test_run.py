@@ -63,7 +63,7 @@ def run(
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
-@pytest.mark.parametrize("report", [PRINTS, REPORTS])
+@pytest.mark.parametrize("report", [pytest.param(PRINTS, marks=pytest.mark.long), REPORTS])
 def test_two_ranks_train_with_torch_distributed(tmp_path: Path, report: str) -> None:
     arguments, params = ["--lr", "{lr}"], ["lr=loguniform(1e-4,1e-2)"]
     text = DDP.replace("REPORT", report)
@@ -155,6 +155,7 @@ def test_a_function_of_a_file(tmp_path: Path) -> None:
     assert result.best_value == 21.0
 
 
+@pytest.mark.long  # tests/test_verbs.py posts to a service, and test_commands.py sends this spec
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_on_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

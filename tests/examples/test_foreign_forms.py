@@ -39,8 +39,10 @@ def example(name: str) -> Any:
     return module
 
 
-IN_SHORT = ("class_form", "optuna_objective")
-"""The forms that run under ASHA in the suite. All run under PBT, which also saves and loads checkpoints."""
+IN_SHORT = ("optuna_objective",)
+"""The forms that run under ASHA in the suite."""
+PBT_IN_SHORT = ("class_form", "ray_train_function", "ray_trainable")
+"""The forms that run under PBT in the suite. `test_ray_examples.py` and `test_pages.py` run the others in another way."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,9 @@ BAD_AND_GOOD = {  # of what PBT changes; the good one within its bounds. And max
 }
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize(
+    "name", [n if n in PBT_IN_SHORT else pytest.param(n, marks=pytest.mark.long) for n in sorted(SMALL)]
+)
 def test_pbt_on_two_ranks(name: str) -> None:
     """The worse of two trials continues from the better one's checkpoint, and reports its new value."""
     path, bad, good, max_t = BAD_AND_GOOD[name]

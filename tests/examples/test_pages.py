@@ -23,10 +23,8 @@ def blocks(page: str) -> dict[str, str]:
 
 CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
 SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
-LONG = [  # variants of ("from_ray_train", "after")
-    ("from_ray_train", "after with a function that makes the trainer"),
-    ("from_ray_train", "after without a trainer"),
-]
+LONG = [case for case in SEARCHES if case[0].startswith("from_ray")]
+"""`test_foreign_forms.py` and `test_ray_examples.py` run such functions and trainers."""
 OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
 SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY]
 

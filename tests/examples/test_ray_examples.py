@@ -32,6 +32,7 @@ def ended_well(result: Any, trials: int) -> None:
     assert result.best_value is not None
 
 
+@pytest.mark.long  # test_resources_and_a_scheduler_of_tune runs such a function
 def test_a_function_that_reports() -> None:
     from ray import tune
     from ray.tune.examples.tune_basic_example import easy_objective
@@ -75,6 +76,7 @@ def test_resources_and_a_scheduler_of_tune() -> None:
     assert result.name == "asynchyperband_test"
 
 
+@pytest.mark.long  # test_foreign_forms.py has such a function under PBT
 def test_a_function_with_checkpoints() -> None:
     from ray import tune
     from ray.tune.examples.custom_func_checkpointing import train_func
@@ -135,6 +137,7 @@ def test_pbt_with_a_class() -> None:
         assert trial.metrics["cur_lr"] == pytest.approx(trial.config["lr"])
 
 
+@pytest.mark.long  # test_pbt_with_a_class has the same with a class
 def test_pbt_with_a_function() -> None:
     from ray.tune.examples.pbt_function import pbt_function
 
@@ -155,6 +158,7 @@ def test_pbt_with_a_function() -> None:
         assert trial.metrics["cur_lr"] == pytest.approx(trial.config["lr"])
 
 
+@pytest.mark.long  # test_pbt_with_a_class saves and loads as well
 def test_a_class_that_asks_for_checkpoints() -> None:
     from ray import tune
     from ray.tune.examples.custom_checkpointing_with_callback import OptimizationTrainable
@@ -174,6 +178,7 @@ def test_a_class_that_asks_for_checkpoints() -> None:
     assert result.best_checkpoint is not None
 
 
+@pytest.mark.long  # test_pbt_with_a_class runs a class as well
 def test_a_class_of_tunes_own() -> None:
     from ray import tune
     from ray.tune.utils.mock_trainable import MyTrainableClass
@@ -221,6 +226,7 @@ def test_a_torch_trainer() -> None:
     assert result.best_checkpoint is not None
 
 
+@pytest.mark.long  # test_a_torch_trainer runs the same function
 def test_the_training_function_of_a_trainer_alone() -> None:
     from ray.train.examples.pytorch.torch_linear_example import train_func
 

@@ -19,13 +19,13 @@ SCRIPTS = {
     for page in PAGES
     for name, script in re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", page, re.DOTALL)
 }
-LONG = ("transformers",)  # it imports for half a minute; below it is compiled
+SHORT = ("accelerate", "callbacks")  # the others are compiled below, and run by `make test-long`
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
-@pytest.mark.parametrize("name", [n if n not in LONG else pytest.param(n, marks=pytest.mark.long) for n in SCRIPTS])
+@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in SCRIPTS])
 def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the function as a notebook would: from a module that no worker can import."""
     module = ModuleType("recipe")

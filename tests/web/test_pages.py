@@ -21,6 +21,10 @@ RULES = """async () => { const found = await axe.run(document, { resultTypes: ['
     .map(one => `${one.id}: ${one.nodes.map(node => node.html.slice(0, 160)).slice(0, 3).join(' | ')}`); }"""
 
 
+CONTRAST = RULES.replace("{ resultTypes", "{ runOnly: ['color-contrast'], resultTypes")
+"""In dark colours only the contrast can differ."""
+
+
 @pytest.fixture
 def ended(service: Service) -> Search:
     search = Search(service.store, digits("older"), start=time.time() - 7200, seconds=20)
@@ -101,7 +105,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
 ) -> None:
     def choose(name: str) -> None:
         page.get_by_role("button", name="More actions").click()
-        page.get_by_role("menuitem", name=name).click()
+        page.get_by_role("menuitem", name=re.compile(f"^{name}")).click()
 
     store = service.store
     page = visit(f"/experiments/{ended.public_id}?trial=1&view=checkpoints")
@@ -281,7 +285,7 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         page.add_script_tag(path=AXE)
         for colours in ("light", "dark"):
             page.emulate_media(color_scheme=colours)
-            if serious := page.evaluate(RULES):
+            if serious := page.evaluate(RULES if colours == "light" else CONTRAST):
                 found[f"{name}, {colours}"] = serious
             page.screenshot(path=tmp_path / f"{name}-{colours}.png")
         page.emulate_media(color_scheme="light")

@@ -11,6 +11,7 @@ lost) nothing was written, or, if the connection broke during COMMIT, everything
 from __future__ import annotations
 
 from tuner.store.access import Access
+from tuner.store.bundles import Bundles
 from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
@@ -37,6 +38,7 @@ class Store:
     ranks: the resource usage of ranks.
     logs: the output of ranks.
     code: training functions that are pickled by value.
+    bundles: the times of the last use of code bundles.
     commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
@@ -53,6 +55,7 @@ class Store:
         self.ranks = Ranks(database, project)
         self.logs = Logs(database, project)
         self.code = Code(database)
+        self.bundles = Bundles(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)
         self.access = Access(database, project)

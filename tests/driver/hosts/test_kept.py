@@ -213,6 +213,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.long  # test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends is the usual case
 def test_a_script_that_connects_anew_to_the_same_ray(tmp_path: Path) -> None:
     """The actor of the first connection ended with it, though node and cluster are the same."""
     (tmp_path / "script.py").write_text(RECONNECTS)

@@ -112,6 +112,7 @@ def waits(config: dict[str, Any]) -> None:
     time.sleep(1000)
 
 
+@pytest.mark.long  # test_checkpoints_travel_between_disks trains on both nodes as well
 def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)

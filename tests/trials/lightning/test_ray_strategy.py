@@ -235,6 +235,7 @@ def test_what_cannot_be_done_is_said_at_once(local_ray: None, tmp_path: Path) ->
         trainer(FLAVOURS[0], tmp_path).fit(model, batches())
 
 
+@pytest.mark.long  # a script with a Ray of its own takes longest
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_with_its_classes_in_main_and_no_ray_of_its_own(tmp_path: Path) -> None:
@@ -278,6 +279,7 @@ class FSDPOnCPUs(RayFSDPStrategy):
         return sharded
 
 
+@pytest.mark.long  # test_torch.py trains a sharded model
 @pytest.mark.ray
 def test_sharded_models_train_over_the_workers_and_come_back_whole(local_ray: None, tmp_path: Path) -> None:
     pl = importlib.import_module(FLAVOURS[0])

@@ -2276,6 +2276,11 @@ export interface components {
              */
             archived_at: string | null;
             /**
+             * Thinned At
+             * @description when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
+             */
+            thinned_at: string | null;
+            /**
              * Name
              * @description the name of the experiment
              */
