@@ -171,7 +171,7 @@ def serve(
 
 @app.command(cls=OnNeither)
 def agent(
-    address: Annotated[str, typer.Argument(metavar="URL", help="of the service, such as http://host:8000")],
+    address: Annotated[str, typer.Argument(metavar="URL", help="URL of the service, such as http://host:8000")],
     target: Annotated[
         str | None, typer.Argument(help="module:function or FILE.py:FUNCTION; by default the experiment's entrypoint")
     ] = None,
@@ -180,7 +180,7 @@ def agent(
         str | None, typer.Option(help="instead of a function: a program and its arguments, as 'train.py --lr {lr}'")
     ] = None,
     metric_pattern: Annotated[
-        str | None, typer.Option(help="a regular expression that reads metrics from what the program prints")
+        str | None, typer.Option(help="a regular expression that finds metrics in the output of the program")
     ] = None,
     storage: Annotated[
         str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")

@@ -140,7 +140,7 @@ class AgentCheckpoint(Body):
 
 
 class EarlierReport(Body):
-    """A report that the agent has not waited for."""
+    """A report for which the agent did not wait for a verdict."""
 
     iteration: Iteration
     metrics: Metrics
@@ -213,7 +213,7 @@ class Heartbeat(Model):
 
 
 class AgentLog(Body):
-    """A piece of what a trial has printed."""
+    """A piece of a trial's output."""
 
     text: Annotated[str | None, Field(max_length=MOST_LOG, description="the text")] = None
     data: Annotated[
@@ -222,7 +222,7 @@ class AgentLog(Body):
     start: Annotated[
         int | None,
         Field(
-            ge=0, le=2**53, description="offset of its first byte, so that a piece may be sent again; null: it follows"
+            ge=0, le=2**53, description="offset of its first byte, for repeated pieces; null: after the previous piece"
         ),
     ] = None
 

@@ -20,7 +20,7 @@ from tuner.store.writing.writer import Cursor
 
 @dataclass(slots=True)
 class Commits:
-    """Whether a commit was tried. A thread that runs in a copy of the context shares it."""
+    """Records whether a commit was tried. Threads that run in a copy of the context share this record."""
 
     tried: bool = False
 

@@ -13,7 +13,7 @@ _ASK_AGAIN_S = 0.25  # seconds that a group is kept for the experiment that has 
 
 
 class WarmGroups:
-    """Groups that are *idle*, for whoever is next, or *kept* for a moment for the experiment that has just used them.
+    """Groups that are *idle*, so that any segment may take them, or *kept* briefly for the experiment that has just used them.
 
     Args:
         idle_timeout_s: how long a group may be idle.

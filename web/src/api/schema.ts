@@ -5126,7 +5126,7 @@ export interface components {
         NewToken: {
             /**
              * Name
-             * @description who or what it is for; the audit trail shows it
+             * @description the person or program that will use it; the audit trail shows it
              */
             name: string;
             /**
@@ -5304,7 +5304,7 @@ export interface components {
             } | null;
             /**
              * Assume
-             * @description for each new parameter the value that it had in the trials so far, by its path; null leaves their results out of the search
+             * @description path of a new parameter -> the value that it had in the trials so far; null excludes their results from the search
              * @default null
              * @example {
              *       "dropout": 0
@@ -5495,7 +5495,7 @@ export interface components {
         };
         /**
          * EarlierReport
-         * @description A report that the agent has not waited for.
+         * @description A report for which the agent did not wait for a verdict.
          */
         EarlierReport: {
             /**
@@ -5627,7 +5627,7 @@ export interface components {
         };
         /**
          * AgentLog
-         * @description A piece of what a trial has printed.
+         * @description A piece of a trial's output.
          */
         AgentLog: {
             /**
@@ -5644,7 +5644,7 @@ export interface components {
             data: string | null;
             /**
              * Start
-             * @description offset of its first byte, so that a piece may be sent again; null: it follows
+             * @description offset of its first byte, for repeated pieces; null: after the previous piece
              * @default null
              */
             start: number | null;
@@ -8053,7 +8053,7 @@ export interface operations {
                 segment?: number | null;
                 /** @description only this many lines at the end of each log */
                 tail?: number | null;
-                /** @description only what follows this byte; pass `end` of the previous answer */
+                /** @description return only the part after this byte; pass `end` of the previous answer */
                 offset?: number | null;
                 /** @description at most this many bytes of each log */
                 limit?: number;
