@@ -25,6 +25,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
     "tuner.cli.experiments": {"tuner.client.synchronous": SLOW},
+    "tuner.cli.serving": {"tuner.serving.exports": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
     "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
@@ -81,6 +82,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.api.server": SLOW,
         "tuner.store": SLOW,
     },
+    "tuner.serving.exports": {"tuner.trials.lightning.load": EXTRA},
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {
         "tuner.driver.hosts.cluster": UPWARD,

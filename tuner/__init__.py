@@ -44,10 +44,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.sdk.imports": ("import_optuna", "import_ray"),
     "tuner.sdk.study": ("create_study",),
     "tuner.sdk.saved": ("experiments", "load"),
+    "tuner.serving.exports": ("export",),
 }  # fmt: skip
 _MODULES = {
     "torch": "tuner.torch",
     "lightning": "tuner.lightning",
+    "serving": "tuner.serving",
     "stoppers": "tuner.schedulers.stoppers",
     "callbacks": "tuner.sdk.callbacks",
 }
@@ -57,6 +59,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 
 if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the table; a test compares the two
     from tuner import lightning as lightning
+    from tuner import serving as serving
     from tuner import torch as torch
     from tuner.client.asynchronous import connect_async as connect_async
     from tuner.client.synchronous import connect as connect
@@ -92,6 +95,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.sdk.saved import experiments as experiments
     from tuner.sdk.saved import load as load
     from tuner.sdk.study import create_study as create_study
+    from tuner.serving.exports import export as export
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search
     from tuner.space import lograndint as lograndint

@@ -536,6 +536,34 @@ def export(
     experiments.export(experiments.result(_settings(), experiment), file, form, history)
 
 
+@app.command("export-model", cls=OnService)
+def export_model(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    folder: Annotated[Path, typer.Argument(help="the folder to make")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE.py:NAME or module:name of a function that makes the model from the configuration, or of a LightningModule"
+        ),
+    ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="safetensors (default), torch_export or onnx; repeat for several"),
+    ] = None,
+    example_input: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE.py:NAME or module:name of what the model is called with, or of a function that returns it"
+        ),
+    ] = None,
+) -> None:
+    """Write the best model of an experiment into a new folder, with a model card, and print the folder."""
+    from tuner.cli import experiments, serving
+
+    result = experiments.result(_settings(), experiment)
+    print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input))
+
+
 imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)
 app.add_typer(imports, name="import")
 

@@ -155,6 +155,26 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
         )
 
 
+def imported(target: str) -> Any:
+    """Return the object of ``FILE.py:NAME`` or ``module:name``. Modules of the working directory can be imported.
+
+    Raises:
+        EntrypointError: there is no such object, or the module cannot be imported.
+    """
+    found = function(target)
+    if not isinstance(found, str):
+        return found
+    module, colon, name = found.partition(":")
+    if not colon:
+        raise EntrypointError(f"expected FILE.py:FUNCTION or module:function, got {target!r}", "/trainable")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise EntrypointError(f"{target} cannot be imported: {error}", "/trainable") from error
+
+
 def function(target: str) -> Any:
     """Return the function of ``FILE.py:FUNCTION``, which is sent by value, or the name of an entrypoint."""
     file, _, name = target.rpartition(":")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tuner.cli.run import function, space_of
+from tuner.cli.run import imported, space_of
 from tuner.driver.virtual import Simulation, simulate
-from tuner.errors import EntrypointError
 
 Row = dict[str, Any]
 
@@ -26,24 +24,13 @@ def simulated(target: str, params: Sequence[str], options: Mapping[str, Any]) ->
     Raises:
         SpecError: an argument is wrong.
     """
-    found = function(target)
-    evaluate = _imported(found) if isinstance(found, str) else found
+    evaluate = imported(target)
     given = {name: value for name, value in options.items() if value is not None}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = simulate(evaluate, space_of(params), **given)
     row = _row(result, str(options["metric"]), [str(one.message) for one in caught])
     return row, _lines(row)
-
-
-def _imported(target: str) -> Any:
-    module, colon, name = target.partition(":")
-    if not colon:
-        raise EntrypointError(f"expected FILE.py:FUNCTION or module:function, got {target!r}", "/trainable")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise EntrypointError(f"{target} cannot be imported: {error}", "/trainable") from error
 
 
 def _row(result: Simulation, metric: str, warned: list[str]) -> Row:

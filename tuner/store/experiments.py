@@ -26,7 +26,9 @@ from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
 COLUMNS = [
-    column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags")
+    column
+    for column in experiment.c
+    if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags", "thinned_upto")
 ]
 
 _INSERT = """

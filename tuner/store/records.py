@@ -80,6 +80,13 @@ class ExperimentRecord:
     changes: Mapping[str, Any]  # between the two, see `Spec.amended`
     revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
     archived_at: Annotated[float | None, About("when it was archived; null: it is not")]
+    thinned_at: Annotated[
+        float | None,
+        About(
+            "when most points of its curves were deleted, which TUNER_POINT_DAYS asks for; it can no longer be continued or "
+            "replayed; null: it has all of them"
+        ),
+    ]
 
     @property
     def name(self) -> str:
@@ -105,6 +112,7 @@ class ExperimentRecord:
             started_at=None,
             ended_at=None,
             archived_at=None,
+            thinned_at=None,
             spec=self.first_spec,
             changes={},
             revision=0,

@@ -1,12 +1,13 @@
 """Support for Lightning (`lightning.pytorch` and `pytorch_lightning`).
 
-In a trial: `prepare_trainer` and `ReportCallback`. Without tuning: `RayStrategy`, `RayFSDPStrategy` and
-`RayModelParallelStrategy`.
+In a trial: `prepare_trainer` and `ReportCallback`. After a search: `load_model`. Without tuning: `RayStrategy`,
+`RayFSDPStrategy` and `RayModelParallelStrategy`.
 """
 
 from tuner.names import with_extra
 
 try:
+    from tuner.trials.lightning.load import load_model
     from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayModelParallelStrategy, RayStrategy
     from tuner.trials.lightning.report import ReportCallback
     from tuner.trials.lightning.trial import prepare_trainer
@@ -15,4 +16,11 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
 
-__all__ = ["RayFSDPStrategy", "RayModelParallelStrategy", "RayStrategy", "ReportCallback", "prepare_trainer"]
+__all__ = [
+    "RayFSDPStrategy",
+    "RayModelParallelStrategy",
+    "RayStrategy",
+    "ReportCallback",
+    "load_model",
+    "prepare_trainer",
+]

@@ -20,7 +20,9 @@ KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weight
 """The usual keys of the weights in a file that training code saved."""
 
 
-def load_weights(checkpoint: Checkpoint, *, file: str | None = None, key: str | None = None) -> dict[str, torch.Tensor]:
+def load_weights(
+    checkpoint: Checkpoint | None, *, file: str | None = None, key: str | None = None
+) -> dict[str, torch.Tensor]:
     """Return the weights in a checkpoint, on the CPU: name -> tensor. Nothing but tensors and plain values is unpickled.
 
     Args:
@@ -31,6 +33,8 @@ def load_weights(checkpoint: Checkpoint, *, file: str | None = None, key: str | 
     Raises:
         CheckpointError: they cannot be found, or are not tensors. The message says what there is.
     """
+    if checkpoint is None:
+        raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
     with checkpoint.as_directory() as folder:
         name = file or _only_file(checkpoint, folder)
         path = os.path.join(folder, name)
@@ -50,7 +54,7 @@ def load_weights(checkpoint: Checkpoint, *, file: str | None = None, key: str | 
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
 
 
-def load_model(checkpoint: Checkpoint, model: M, *, file: str | None = None, key: str | None = None) -> M:
+def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
     """Load the weights of a checkpoint into a model, and return it, ready to predict: `eval()` has been called.
 
     ``model = tuner.torch.load_model(result.best_checkpoint, Net(**result.best_config))``
@@ -67,6 +71,7 @@ def load_model(checkpoint: Checkpoint, model: M, *, file: str | None = None, key
     try:
         model.load_state_dict(load_weights(checkpoint, file=file, key=key))
     except RuntimeError as error:
+        assert checkpoint is not None
         raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
     model.eval()
     return model

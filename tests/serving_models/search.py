@@ -1,0 +1,40 @@
+"""A search with checkpoints that takes a second or two: linear models, in processes of this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tuner
+from tuner.sdk.result import Result
+
+NAME = "lines"
+
+
+def train(config: dict[str, Any]) -> None:
+    """Save a linear model that multiplies its inputs by `slope`. Slope 3 is the best."""
+    import torch
+
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, config["slope"])
+    torch.nn.init.zeros_(model.bias)
+    loss = abs(config["slope"] - 3.0)
+    tuner.report(
+        {"loss": loss}, checkpoint=lambda folder: torch.save(model.state_dict(), os.path.join(folder, "state.pt"))
+    )
+
+
+def searched(slopes: list[float], **options: Any) -> Result:
+    """Run a trial for each slope, in this home."""
+    return tuner.run(
+        train,
+        {"slope": tuner.grid_search(slopes)},
+        metric="loss",
+        mode="min",
+        name=NAME,
+        scheduler="fifo",
+        executor="local",
+        max_t=1,
+        verbose=0,
+        **options,
+    )

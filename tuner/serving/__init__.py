@@ -1,0 +1,1 @@
+"""From the best checkpoint to production: exports and deployments. `docs/serving.md` shows both."""

@@ -1,0 +1,75 @@
+"""Load the module of a checkpoint that `ReportCallback` saved: `tuner.lightning.load_model`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+from typing import Any, TypeVar
+
+from tuner.errors import CheckpointError
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.lightning.report import FILE
+
+M = TypeVar("M")
+
+
+def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool = False, **hyperparameters: Any) -> M:
+    """Return the module of a checkpoint that `ReportCallback` saved, on the CPU and ready to predict: `eval()` has been called.
+
+    ``model = tuner.lightning.load_model(result.best_checkpoint, LitNet)``
+
+    The arguments of the module are those that its `save_hyperparameters()` stored. If it does not call that, pass them, as in
+    ``load_model(result.best_checkpoint, LitNet, **result.best_config)``.
+
+    Args:
+        checkpoint: such as `result.best_checkpoint`.
+        module: the class of the LightningModule.
+        trusted: unpickle everything that is in the file, which can run code. By default, only tensors and plain values.
+        hyperparameters: arguments of the module. They replace those in the checkpoint.
+
+    Raises:
+        CheckpointError: there is no checkpoint, it has no such file, an argument is missing, or the weights are those of
+            another module. The message says which.
+    """
+    if checkpoint is None:
+        raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
+    load = getattr(module, "load_from_checkpoint", None)
+    if load is None or not inspect.isclass(module):
+        raise TypeError(
+            f"expected the class of a LightningModule, got {module!r}; tuner.torch.load_model loads weights into any module"
+        )
+    if "weights_only" in inspect.signature(load).parameters:
+        hyperparameters["weights_only"] = not trusted
+    with checkpoint.as_directory() as folder:
+        path = os.path.join(folder, FILE)
+        if os.path.isdir(path):
+            raise CheckpointError(
+                f"{FILE} of {checkpoint.path} is sharded: join it with "
+                f"`python -m lightning.pytorch.utilities.consolidate_checkpoint {path}`, and load the file that this writes"
+            )
+        if not os.path.exists(path):
+            there = ", ".join(sorted(os.listdir(folder))) or "nothing"
+            raise CheckpointError(
+                f"{checkpoint.path} was not saved by ReportCallback: there is no {FILE}, only {there}; "
+                "tuner.torch.load_model loads weights from other files"
+            )
+        try:
+            model: Any = load(path, map_location="cpu", **hyperparameters)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
+                f"if you trust whoever wrote it, pass trusted=True ({str(error).splitlines()[0]})"
+            ) from error
+        except TypeError as error:
+            if "required" not in str(error) or "argument" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{error}: call self.save_hyperparameters() in {module.__name__}, so that checkpoints have its arguments, "
+                "or pass them to load_model by name"
+            ) from error
+        except RuntimeError as error:
+            raise CheckpointError(f"{checkpoint.path} has the weights of another module: {error}") from error
+    model.eval()
+    loaded: M = model
+    return loaded
