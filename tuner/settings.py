@@ -160,6 +160,11 @@ class Settings:
         "be continued or replayed; 0: never",
         default=0.0,
     )
+    bundle_days: float = _setting(
+        "TUNER_BUNDLE_DAYS",
+        "days after its last use until a code bundle that no experiment refers to is deleted from TUNER_STORAGE; 0: never",
+        default=0.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
     log_format: Literal["text", "json"] = _setting(
         "TUNER_LOG_FORMAT", "the format of the service's log: text, or json for one object per line", default="text"
@@ -321,6 +326,7 @@ _READERS: Mapping[str, Any] = {
     "webhook_private": _flag,
     "log_days": _days,
     "point_days": _days,
+    "bundle_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "outage_s": _seconds_or_none,

@@ -152,6 +152,13 @@ code = Table(
     Column("created_at", Real, nullable=False),
 )
 
+bundle = Table(
+    "bundle",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("used_at", Real, nullable=False),
+)
+
 experiment = Table(
     "experiment",
     metadata,
