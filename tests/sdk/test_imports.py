@@ -53,16 +53,24 @@ def objective(trial: optuna.Trial) -> float:
     return value
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> optuna.Study:
+@pytest.fixture(scope="module")
+def stored_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a storage of Optuna with a study."""
+    path = tmp_path_factory.mktemp("optuna") / "optuna.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=f"sqlite:///{tmp_path / 'optuna.db'}", study_name="old", sampler=optuna.samplers.RandomSampler(1),
+        storage=f"sqlite:///{path}", study_name="old", sampler=optuna.samplers.RandomSampler(1),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
     )  # fmt: skip
     study.optimize(objective, n_trials=20, catch=(ValueError,))
     study.ask()  # one that has not ended
-    return study
+    return path
+
+
+@pytest.fixture
+def study(stored_study: Path, tmp_path: Path) -> optuna.Study:
+    shutil.copy(stored_study, tmp_path / "optuna.db")
+    return optuna.load_study(study_name="old", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
 
 
 def test_a_study_is_shown_as_it_was(study: optuna.Study, tmp_path: Path) -> None:
