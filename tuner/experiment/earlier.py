@@ -51,6 +51,8 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
     for at, called in enumerate(spec.warm_start):
         with _pointing_at(f"/warm_start/{at}"):
             record = _named(store, called)
+            if record.incomplete:
+                raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
             if record.thinned_at is not None:
                 raise SpecError(f"cannot learn from {called!r}: {explanation(record.thinned_at, 'a warm start')}")
             theirs = Space.from_json(record.spec.space, opaque=True)
@@ -95,14 +97,14 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
 
 
 def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
-    """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and all their points."""
+    """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and all of their log."""
     if space.has_grid:
         return []
     found: Found = []
     for record in store.experiments.page(project=spec.project, page_size=looked_at).items:
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
             continue
-        if record.thinned_at is not None:
+        if record.thinned_at is not None or record.incomplete:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)
         if may_fit(space, theirs):

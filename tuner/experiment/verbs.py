@@ -162,10 +162,8 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
-    if name == "continue" and record.thinned_at is not None:
-        raise Conflict(
-            f"{record.public_id} cannot be {verb.past}: {explanation(record.thinned_at, 'that')}; a fork of it can run"
-        )
+    if name == "continue" and (why := _why_it_stays_ended(record)) is not None:
+        raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
@@ -197,13 +195,22 @@ def actions(record: ExperimentRecord, now: float) -> list[Action]:
 
 def can_take_trials(record: ExperimentRecord) -> bool:
     """Return True if the state of the experiment lets users ask for more trials."""
-    return record.state not in VERBS["continue"].refused and record.thinned_at is None
+    return record.state not in VERBS["continue"].refused and _why_it_stays_ended(record) is None
+
+
+def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
+    """Return why an experiment can never run again, or None if it can."""
+    if record.incomplete:
+        return record.error or "its import is not complete"
+    if record.thinned_at is not None:
+        return f"{explanation(record.thinned_at, 'that')}; a fork of it can run"
+    return None
 
 
 def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
     if record.abandoned(now) and verb.undoes is not None:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
-    if verb.name == "continue" and record.thinned_at is not None:
+    if verb.name == "continue" and _why_it_stays_ended(record) is not None:
         return False
     return record.state not in {*verb.done, *verb.refused}
 

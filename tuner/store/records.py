@@ -118,6 +118,13 @@ class ExperimentRecord:
             revision=0,
         )
 
+    @property
+    def incomplete(self) -> bool:
+        """True if it is imported from another tool and the import is not complete: it was interrupted, or still runs."""
+        # The first versions wrote under epoch 1, as the owner "import". A driver that continues a complete one has another.
+        writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
+        return self.source == IMPORTED and self.ended_at is None and writing
+
     def abandoned(self, now: float) -> bool:
         """Return True if the script that created this experiment is gone, so that it continues only on request."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
@@ -125,6 +132,8 @@ class ExperimentRecord:
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
 
 
+IMPORTED = "import"
+"""The source of experiments that are imported from other tools."""
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
 """The age in seconds below which an experiment of a script does not count as abandoned: the script may still claim it."""

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment, Trial
 from tuner.errors import LostLease, StoreError
 from tuner.store.series.pyramid import Pyramid
@@ -228,6 +229,8 @@ class Writer:
             summary, state = batch.summary, batch.state
             best, counts = summary.get("best"), summary.get("counts")
             runs = int(state is not None and not state.ended)  # an ended experiment runs again if a user continues it
+            # Until its last commit, an import has an error, which ends with it.
+            completed = state is ExperimentState.COMPLETED and summary.get("error") is None
             cursor.execute(
                 _EXPERIMENT,
                 (
@@ -238,7 +241,7 @@ class Writer:
                     summary.get("gpu_hours_saved"),
                     summary.get("cpu_hours"),
                     clean(summary.get("reason")),
-                    runs,
+                    int(runs or completed),
                     clean(summary.get("error")),
                     None if state is None else state.value,
                     time if state is not None and state.value == "running" else None,
