@@ -46,5 +46,5 @@ async def keep_clean(store: Store, settings: Settings) -> None:
             for what, count in found.items():
                 log.info("deleted %d old %s", count, what)
         except (StoreError, OSError) as error:  # OSError: of the storage of the bundles
-            log.warning("could not delete what is too old; trying again in an hour: %s", error)
+            log.warning("could not delete old data; trying again in an hour: %s", error)
         await asyncio.sleep(EVERY_S)

@@ -53,7 +53,7 @@ class Judgement(NamedTuple):
 class Decider:
     """Makes the decisions about one experiment.
 
-    It remembers the questions that other processes are answering, so that it asks none of them twice. They are not kept
+    It remembers its open questions to other processes, so that it asks each of them once. They are not kept
     over a restart, which ends those processes too.
     """
 
@@ -199,7 +199,7 @@ class Decider:
         yield from stop_all(self.experiment, why)
         yield d.Finish(reason=why, failed=True)
 
-    # -- what follows after any event ------------------------------------------------------------------------------------
+    # -- after every event -----------------------------------------------------------------------------------------------
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
         """Yield the decisions that follow once an event and its facts have been handled."""

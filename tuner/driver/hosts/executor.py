@@ -93,10 +93,10 @@ class SegmentGroups(Protocol):
         """Return rank -> its Python stacks now, or why there are none."""
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return rank -> what it uses now, for the ranks that answer."""
+        """Return rank -> its current resource usage, for the ranks that answer."""
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> what it uses now, for the segments that run here."""
+        """Return segment -> rank -> its current resource usage, for the segments that run here."""
 
 
 class Executor(Protocol):
@@ -117,7 +117,7 @@ class Executor(Protocol):
         """Create the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:
-        """Remove what killed hosts have left behind. May block; called in a thread."""
+        """Remove the leftovers of killed hosts. May block; called in a thread."""
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many groups of this kind can run at once, at least one; None if they need no resources."""

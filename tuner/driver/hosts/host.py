@@ -68,7 +68,7 @@ ATTENDED_S = 10.0
 """Seconds without a call of its service after which a service of an older version may end a host."""
 
 REACHED_S = 3.0
-"""Agents cannot reach a host whose service has said nothing for this long, so no lease ends. It says something every second."""
+"""Agents cannot reach a host whose service has been silent for this long, so no lease ends. It says something every second."""
 
 CommandKey = tuple[int, int, float]
 """The id, the experiment and the time of a command. The id alone is not unique after a backup was restored."""
@@ -239,7 +239,7 @@ class Host:
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
 
-    # -- what other processes call -----------------------------------------------------------------------------------------
+    # -- methods for other processes ---------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
         """Begin to renew leases and look for commands; with `serve`, also look for experiments that need a driver.
