@@ -23,7 +23,7 @@ DELIVERY_DAYS = 30
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete what is too old. Return how much was deleted, by kind."""
+    """Delete old data. Return the number of deleted items, by kind."""
     found = {}
     if settings.audit_days:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)

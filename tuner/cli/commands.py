@@ -539,7 +539,7 @@ def export(
 @app.command("export-model", cls=OnService)
 def export_model(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
-    folder: Annotated[Path, typer.Argument(help="the folder to make")],
+    folder: Annotated[Path, typer.Argument(help="the folder to create")],
     model: Annotated[
         str | None,
         typer.Option(

@@ -96,7 +96,7 @@ async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data:
     "/experiments/{experiment}/assignments/{lease}/heartbeat",
     response_model=schemas.Heartbeat,
     responses=USUAL,
-    summary="Keep a lease, and hear whether the trial should end.",
+    summary="Renew a lease, and get the action that the trial should take.",
 )
 async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.Heartbeat.of(await _about(here, "heartbeat", experiment, lease, {})))

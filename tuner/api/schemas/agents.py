@@ -91,7 +91,7 @@ class StartCheckpoint(Model):
 
 
 class Assignment(Model):
-    """A trial, or a part of one, that an agent is to train."""
+    """A trial, or a part of one, that an agent should train."""
 
     lease: Annotated[str, Field(description="names the assignment in the addresses of all further calls")]
     lease_s: Annotated[float, Field(description="seconds without a call from the agent after which the lease ends")]
@@ -258,7 +258,7 @@ class AgentFailure(Body):
 
 
 class LeaseState(Model):
-    """The answer to what needs no other answer."""
+    """The answer to a request that returns no other data."""
 
     ended: Annotated[bool, Field(description="whether the lease has ended with this call")]
 

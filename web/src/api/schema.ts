@@ -567,7 +567,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials with the most similar configurations, and what they reached. */
+        /** Get the trials with the most similar configurations, and their results. */
         get: operations["trials_neighbours"];
         put?: never;
         post?: never;
@@ -864,7 +864,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Keep a lease, and hear whether the trial should end. */
+        /** Renew a lease, and get the action that the trial should take. */
         post: operations["agents_heartbeat"];
         delete?: never;
         options?: never;
@@ -947,7 +947,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say whether a code bundle has been uploaded. */
+        /** Check whether a code bundle has been uploaded. */
         get: operations["bundles_get"];
         /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
         put: operations["bundles_put"];
@@ -1159,7 +1159,7 @@ export interface components {
         };
         /**
          * Assignment
-         * @description A trial, or a part of one, that an agent is to train.
+         * @description A trial, or a part of one, that an agent should train.
          */
         Assignment: {
             /**
@@ -2745,7 +2745,7 @@ export interface components {
         };
         /**
          * LeaseState
-         * @description The answer to what needs no other answer.
+         * @description The answer to a request that returns no other data.
          */
         LeaseState: {
             /**
