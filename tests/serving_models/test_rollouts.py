@@ -35,7 +35,7 @@ def client(app: Any) -> httpx.AsyncClient:
 
 async def test_the_best_model_predicts_and_gives_way_to_a_better_one(home: Path) -> None:
     result = await asyncio.to_thread(searched, [1.0, 2.0])
-    async with client(await in_process(NAME, Lines)) as http:
+    async with client(await in_process(finder(NAME, Settings.from_env()), Lines)) as http:
         assert (await http.get("/healthz")).json() == {"status": "ok", "version": 1}
         assert (await http.post("/predict", json=INPUTS)).json() == {"outputs": [[6.0]], "version": 1}
         info = (await http.get("/info")).json()
@@ -54,8 +54,8 @@ async def test_the_best_model_predicts_and_gives_way_to_a_better_one(home: Path)
         assert (await http.post("/predict", json=INPUTS)).json() == {"outputs": [[6.0]], "version": 1}
         (home / "broken").unlink()
         better = (await http.post("/rollout")).json()
-        assert (better["changed"], better["version"], better["trial"], better["value"]) == (True, 2, 2, 0.0)
-        assert (await http.post("/predict", json=INPUTS)).json() == {"outputs": [[9.0]], "version": 2}
+        assert (better["changed"], better["version"], better["trial"], better["value"]) == (True, 3, 2, 0.0)
+        assert (await http.post("/predict", json=INPUTS)).json() == {"outputs": [[9.0]], "version": 3}
 
         wrong = await http.post("/predict", json={"inputs": []})
         assert (wrong.status_code, wrong.json()["detail"]) == (422, "ValueError: no inputs")

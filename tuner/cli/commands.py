@@ -570,7 +570,7 @@ def serve_model(
     predictor: Annotated[
         str,
         typer.Argument(
-            help="FILE.py:CLASS or module:Class, with __init__(self, checkpoint, config) and predict(self, inputs)"
+            help="FILE.py:CLASS or module:Class: __init__(self, checkpoint, config) and predict(self, inputs)"
         ),
     ],
     host: Annotated[
@@ -592,10 +592,10 @@ def serve_model(
 
     token = None if token_file is None else token_file.read_text().strip()
     if without_ray:
-        serving.serve_in_process(experiment, predictor, host, port, token)
+        serving.serve_in_process(_settings(), experiment, predictor, host, port, token)
     else:
         cluster = {"ray_address": ray_address, "num_replicas": replicas, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        serving.serve_on_ray(experiment, predictor, host=host, port=port, token=token, **cluster)
+        serving.serve_on_ray(_settings(), experiment, predictor, host=host, port=port, token=token, **cluster)
 
 
 imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import threading
@@ -15,6 +16,7 @@ import uvicorn
 from tuner.cli.run import imported
 from tuner.names import printable
 from tuner.sdk.result import Result
+from tuner.settings import Settings
 
 
 def export_model(
@@ -33,32 +35,31 @@ def export_model(
     )
 
 
-def serve_on_ray(experiment: str, predictor: str, **options: Any) -> None:
+def serve_on_ray(settings: Settings, experiment: str, predictor: str, **options: Any) -> None:
     """Serve the best model of an experiment with Ray Serve until Ctrl-C or SIGTERM."""
-    from tuner.serving.ray_serve import deployment  # loads Ray
+    from tuner.serving.ray_serve import deployment, finder  # loads Ray
 
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with deployment(experiment, imported(predictor), **options) as deployed:
+    with deployment(finder(experiment, settings), imported(predictor), **options) as deployed:
         signal.signal(signal.SIGINT, lambda *_: ended.set())
         _announce(experiment, deployed.url)
         while not ended.wait(1):  # a signal handler runs only between waits
             pass
 
 
-def serve_in_process(experiment: str, predictor: str, host: str, port: int, token: str | None) -> None:
+def serve_in_process(
+    settings: Settings, experiment: str, predictor: str, host: str, port: int, token: str | None
+) -> None:
     """Serve the best model of an experiment from this process until Ctrl-C or SIGTERM."""
-    from tuner.serving.ray_serve import check_host, in_process
+    from tuner.serving.ray_serve import check_host, finder, in_process
 
     check_host(host, token)
-    asyncio.run(_serve(in_process(experiment, imported(predictor), token), experiment, host, port))
-
-
-async def _serve(made: Any, experiment: str, host: str, port: int) -> None:
-    app = await made
+    app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
     with socket.create_server((host, port)) as listening:
         _announce(experiment, f"http://{host}:{listening.getsockname()[1]}")
-        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve([listening])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 
 def _announce(experiment: str, url: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import logging
 import os
 import socket
 import sys
@@ -36,11 +37,13 @@ from tuner.settings import Settings
 from tuner.store import Store
 
 POLL_S = 0.1
+PATIENCE_S = 5.0
+"""Seconds for which a rollout tries to reach a service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What each replica of a model gets."""
+    """The options of each replica of a model."""
 
     num_replicas: int = 1
     num_cpus: float = 1.0
@@ -71,7 +74,7 @@ def _best_here(database_url: str, experiment_id: str) -> Origin:
 
 
 def _best_there(address: str, token: str | None, experiment: str) -> Origin:
-    with connect_to_service(address, token=token) as client:
+    with connect_to_service(address, token=token, patience_s=PATIENCE_S) as client:
         return origin(client.experiment(experiment).result())
 
 
@@ -102,7 +105,7 @@ class Deployment:
 
 
 def deployment(
-    experiment: str,
+    experiment: str | Find,
     predictor: Callable[..., Any],
     *,
     host: str = "127.0.0.1",
@@ -134,7 +137,8 @@ def deployment(
     and stays if the new one fails. So for the time of a rollout both need their resources.
 
     Args:
-        experiment: ``exp_...``, or its name, in this home's database or on the service of TUNER_ADDRESS.
+        experiment: ``exp_...``, or its name, in this home's database or on the service of TUNER_ADDRESS; or a function that
+            returns an `Origin`, and is called again for each rollout.
         predictor: a class as above. It gets the checkpoint and the configuration.
         host: the address to listen on. Anything but loopback needs a token.
         port: 0 picks a free one.
@@ -154,11 +158,12 @@ def deployment(
         CheckpointError: it has no best checkpoint.
         TunerError: Ray Serve is not installed, or the predictor failed.
     """
-    serve = _serve()
     check_host(host, token)
     settings = Settings.from_env()
-    find = finder(experiment, settings)
+    find = finder(experiment, settings) if isinstance(experiment, str) else experiment
     first = Release(1, find())
+    serve = _serve()
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     by_value(predictor)
     options = Options(
         num_replicas=num_replicas, num_cpus=num_cpus, num_gpus=num_gpus, runtime_env=runtime_env, timeout_s=timeout_s
@@ -170,6 +175,9 @@ def deployment(
             port = port or _free_port(host)
             serve.start(http_options={"host": host, "port": port})
             stack.callback(serve.shutdown)
+            root = f"http://{host}:{port}"
+        else:
+            root = importlib.import_module("ray.serve.context")._get_global_client().root_url
         stage = OnServe(name, predictor, options)
         stack.callback(stage.end_all)
         asyncio.run(stage.up(first))
@@ -178,10 +186,8 @@ def deployment(
         )
         bound = made.bind(name, find, predictor, options, token)
         stack.callback(stage.end, name)
-        handle = serve.run(bound, name=name, route_prefix=route_prefix)
-        del handle
-        [url] = _urls(name, host, port, route_prefix)
-        return Deployment(name, url, stack.pop_all())
+        serve.run(bound, name=name, route_prefix=route_prefix)
+        return Deployment(name, root + route_prefix.rstrip("/"), stack.pop_all())
 
 
 def _serve() -> Any:
@@ -207,10 +213,6 @@ def _this_node() -> dict[str, float]:
     """Return a resource that only this node has: the database may be a file on it."""
     ray = importlib.import_module("ray")
     return {f"node:{ray.util.get_node_ip_address()}": 0.001}
-
-
-def _urls(name: str, host: str, port: int, route_prefix: str) -> list[str]:
-    return [f"http://{host}:{port}{route_prefix.rstrip('/')}"]
 
 
 def _free_port(host: str) -> int:
@@ -286,10 +288,11 @@ class OnServe:
         with contextlib.suppress(Exception):  # Ray Serve may have ended
             _serve().delete(app)
 
-    def end_all(self) -> None:
-        """End every release."""
+    def end_all(self, keep: int | None = None) -> None:
+        """End every release but one."""
         for version in self.versions():
-            self.end(f"{self._name}-v{version}")
+            if version != keep:
+                self.end(f"{self._name}-v{version}")
 
     def versions(self, state: str | None = None) -> list[int]:
         """Return the releases that are there, by default in any state, oldest first."""
@@ -310,10 +313,13 @@ class OnServe:
 
 
 def _why(status: Any) -> str:
-    """Return the last lines that Ray Serve has about a failure: those of the user's traceback."""
-    messages = [str(status.message), *(str(one.message) for one in status.deployments.values())]
-    lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
-    return " ".join(lines)[-1500:]
+    """Return what Ray Serve says about a failure. Of a traceback, return the last line, which is the user's error."""
+    if status is None:
+        return ""
+    messages = [str(one.message) for one in status.deployments.values() if one.message] or [str(status.message)]
+    return "; ".join(
+        message.rstrip().splitlines()[-1].strip() if "Traceback" in message else message.strip() for message in messages
+    )
 
 
 class _OnServe:
@@ -336,7 +342,11 @@ class Ingress:
         self, name: str, find: Find, predictor: Callable[..., Any], options: Options, token: str | None
     ) -> None:
         stage = OnServe(name, predictor, options)
-        rollouts = Rollouts(find, stage, await stage.newest())
+        current = await stage.newest()
+        await asyncio.to_thread(
+            stage.end_all, current.release.version
+        )  # a rollout ended with the process before this one
+        rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]
 
 
@@ -345,8 +355,7 @@ def build() -> FastAPI:
     return _here[0]
 
 
-async def in_process(experiment: str, predictor: Callable[..., Any], token: str | None = None) -> FastAPI:
+async def in_process(find: Find, predictor: Callable[..., Any], token: str | None = None) -> FastAPI:
     """Return an application that holds the model in this process, without Ray, for any ASGI server."""
-    find = finder(experiment, Settings.from_env())
     rollouts = await Rollouts.start(find, InProcess(predictor))
     return application(lambda: rollouts, token)

@@ -49,7 +49,7 @@ class Running(Protocol):
 
 
 class Stage(Protocol):
-    """Where models run: in this process, or on Ray Serve."""
+    """A place where models run: this process, or Ray Serve."""
 
     async def up(self, release: Release) -> Running:
         """Return the model once it is ready. If it fails, raise, and leave nothing of it."""
@@ -70,6 +70,7 @@ class Rollouts:
     def __init__(self, find: Find, stage: Stage, current: Running) -> None:
         self._find, self._stage = find, stage
         self.current = current
+        self._newest = current.release.version  # also of those that failed, so that no version is used twice
         self._one_at_a_time = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -88,7 +89,7 @@ class Rollouts:
         return await running.predict(inputs), running.release.version
 
     async def roll_out(self) -> dict[str, Any]:
-        """Put the best checkpoint in the place of the current one, unless it is the same. Return whether anything changed, and the info.
+        """Put the best checkpoint in the place of the current one, unless it is the same. Return what changed, and the info.
 
         Raises:
             RolloutFailed: the best checkpoint cannot be found, or its model did not come up.
@@ -99,7 +100,8 @@ class Rollouts:
                 found = await asyncio.to_thread(self._find)
                 if found.checkpoint.path == old.release.origin.checkpoint.path:
                     return {"changed": False, **self.info()}
-                self.current = await self._stage.up(Release(old.release.version + 1, found))
+                self._newest += 1
+                self.current = await self._stage.up(Release(self._newest, found))
             except Exception as error:
                 log.warning("the rollout failed; version %d still answers", old.release.version, exc_info=True)
                 raise RolloutFailed(
