@@ -1,4 +1,4 @@
-# make demo, make test: each does all the set-up it needs. Python 3.11+, pip and make are enough.
+# `make demo` and `make test` do all the set-up that they need. You need Python 3.11 or newer, pip and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,67 +7,67 @@ export RAY_USAGE_STATS_ENABLED := 0
 .DEFAULT_GOAL := help
 .PHONY: help setup web demo serve test test-fast test-long coverage fuzz chaos lint format generate docs bench clean
 
-help:  ## this list
+help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# torch first: its pin keeps pip from taking a build with gigabytes of CUDA
+# torch is installed first, with its pin, so that pip does not choose a build with gigabytes of CUDA
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-setup: $(VENV)/.installed web  ## everything: .venv, dependencies, web bundle
+setup: $(VENV)/.installed web  ## set up everything: .venv, dependencies, web bundle
 
-web: $(VENV)/.installed  ## the web bundle, rebuilt when its sources changed
+web: $(VENV)/.installed  ## build the web bundle, if its sources have changed
 	@$(BIN)/python web/build.py
 
 demo: setup  ## tune a small network on handwritten digits, then show it at http://localhost:8000
 	$(BIN)/tuner demo --serve
 
-serve: setup  ## the service
+serve: setup  ## run the service
 	$(BIN)/tuner serve
 
-test: setup  ## lint, types, layers, all tests
+test: setup  ## check lint, types and layers, and run all tests except the long ones
 	PYTHON=$(BIN)/python ./.ci/test
 
-test-fast: setup  ## the tests that start neither Ray, PostgreSQL nor a browser
+test-fast: setup  ## run the tests that start neither Ray, PostgreSQL nor a browser
 	$(BIN)/python -m pytest -q -m "not ray and not postgres and not browser and not slow"
 
-test-long: setup  ## the long forms of tests: several nodes, pages as they stand, more kills, PostgreSQL throughout
+test-long: setup  ## run the long tests: several nodes, pages and examples as scripts, more kills, PostgreSQL as a second database
 	PYTHON=$(BIN)/python ./.ci/test-long
 
-coverage: setup  ## the share of the lines and branches that the tests run
+coverage: setup  ## measure the share of lines and branches that the tests run
 	$(BIN)/python -m pytest -q --cov -n 2 --dist loadfile --no-loadscope-reorder
 
-fuzz: $(VENV)/.installed  ## an hour of searches in a make-believe cluster that does everything wrong (MINUTES=60)
+fuzz: $(VENV)/.installed  ## run searches in a simulated cluster that fails in every way, for an hour (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)
 
-chaos: $(VENV)/.installed  ## kill drivers and services at every place, and compare with undisturbed runs (MINUTES=30)
+chaos: $(VENV)/.installed  ## kill drivers and services at every place, and compare the results with undisturbed runs (MINUTES=30)
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),30)
 
-lint: $(VENV)/.installed  ## ruff, mypy, import-linter, ESLint, Prettier
+lint: $(VENV)/.installed  ## run ruff, mypy, import-linter, ESLint and Prettier
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python web/build.py lint
 
-format: $(VENV)/.installed  ## let ruff, ESLint and Prettier format and fix
+format: $(VENV)/.installed  ## format and fix the code with ruff, ESLint and Prettier
 	$(BIN)/ruff check --fix -q . || true
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## the files that follow from others: docs/api_reference.md, tuner/client/synchronous.py, web/src/api/schema.ts
+generate: setup  ## write the generated files: docs/api_reference.md, tuner/client/synchronous.py, web/src/api/schema.ts
 	$(BIN)/python -m tuner.client.generate
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 
-docs: $(VENV)/.installed  ## the docs as a site with search, in site/
+docs: $(VENV)/.installed  ## build the docs as a site with search, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-bench: setup  ## the figures of docs/benchmarks.md
+bench: setup  ## print the figures of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-clean:  ## remove what was built
+clean:  ## remove everything that was built
 	rm -rf $(VENV) web/node_modules tuner/_web site build dist .mypy_cache .ruff_cache .pytest_cache

@@ -154,6 +154,17 @@ class Settings:
         "days after the end of an experiment until its ranks' output is deleted from the database; 0: never",
         default=0.0,
     )
+    point_days: float = _setting(
+        "TUNER_POINT_DAYS",
+        "days after the end of an experiment until most points of its long curves are deleted from the database; it can then not "
+        "be continued or replayed; 0: never",
+        default=0.0,
+    )
+    bundle_days: float = _setting(
+        "TUNER_BUNDLE_DAYS",
+        "days after its last use until a code bundle that no experiment refers to is deleted from TUNER_STORAGE; 0: never",
+        default=0.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
     log_format: Literal["text", "json"] = _setting(
         "TUNER_LOG_FORMAT", "the format of the service's log: text, or json for one object per line", default="text"
@@ -314,6 +325,8 @@ _READERS: Mapping[str, Any] = {
     "audit_days": _days,
     "webhook_private": _flag,
     "log_days": _days,
+    "point_days": _days,
+    "bundle_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "outage_s": _seconds_or_none,

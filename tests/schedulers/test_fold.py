@@ -117,6 +117,14 @@ def test_a_new_driver_brings_the_search_to_its_end(
     assert {trial.state for trial in again.core.trials} <= {TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED}
 
 
+def test_the_end_does_not_wait_for_a_fit_that_can_change_nothing() -> None:
+    """A new driver does not know of the fit: it would end the search where the old one waits."""
+    options: dict[str, Any] = {"num_samples": 11, "slots": 2, "mode": "min", "stop": {}, "bare": 0.4}
+    drive = Drive(SCHEDULERS["pb2"], 467, **options, stride=7).run()
+    for moment in drive.moments:
+        assert moment.restore(drive).handle(moment.event).log == moment.outcome
+
+
 @pytest.mark.parametrize("options", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_json_builds_an_equal_scheduler(options: dict[str, Any]) -> None:
     data = json.loads(json.dumps(from_json(options).to_json()))

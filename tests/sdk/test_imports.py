@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,9 @@ from typer.testing import CliRunner
 import tuner
 from tests import invariants
 from tuner.cli.commands import app
-from tuner.errors import NotFound, SpecError
+from tuner.errors import Conflict, NotFound, SpecError
+from tuner.experiment import verbs
+from tuner.sdk.saved import database
 from tuner.store import Store
 
 RAY = Path(__file__).parents[1] / "fixtures" / "ray_results" / "train_digits"
@@ -47,16 +53,24 @@ def objective(trial: optuna.Trial) -> float:
     return value
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> optuna.Study:
+@pytest.fixture(scope="module")
+def stored_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a storage of Optuna with a study."""
+    path = tmp_path_factory.mktemp("optuna") / "optuna.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=f"sqlite:///{tmp_path / 'optuna.db'}", study_name="old", sampler=optuna.samplers.RandomSampler(1),
+        storage=f"sqlite:///{path}", study_name="old", sampler=optuna.samplers.RandomSampler(1),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
     )  # fmt: skip
     study.optimize(objective, n_trials=20, catch=(ValueError,))
     study.ask()  # one that has not ended
-    return study
+    return path
+
+
+@pytest.fixture
+def study(stored_study: Path, tmp_path: Path) -> optuna.Study:
+    shutil.copy(stored_study, tmp_path / "optuna.db")
+    return optuna.load_study(study_name="old", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
 
 
 def test_a_study_is_shown_as_it_was(study: optuna.Study, tmp_path: Path) -> None:
@@ -193,6 +207,71 @@ def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:
         tuner.import_ray(RAY, metric="los", mode="min")
     with pytest.raises(NotFound, match=r"no folder of a trial with params\.json"):
         tuner.import_ray(tmp_path, metric="loss", mode="min")
+
+
+KILLED = """
+import os, signal, sys
+import tuner
+from tuner.experiment import imports
+from tuner.store.drivers import Drivers
+imports.CHUNK, whole, left = 10, Drivers.commit, int(sys.argv[2])
+
+def commit(*args):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    whole(*args)
+
+Drivers.commit = commit
+tuner.import_ray(sys.argv[1], metric="loss", mode="min", name="cut")
+"""
+
+
+@pytest.mark.parametrize("commits", [0, 2])
+def test_an_import_that_is_killed_says_so_and_is_replaced_by_the_next_one(home: Path, commits: int) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(RAY), str(commits)], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    [shown] = tuner.experiments()
+    assert (shown.name, shown.state) == ("cut", "failed")
+    why = "import from Ray Tune's folder train_digits is not complete.*Run the same import again; it replaces"
+    with database() as store:
+        record = store.experiments.get(shown.id)
+        assert re.search(why, str(record.error))
+        assert record.last_event_seq == 10 * commits
+        assert store.drivers.claimable(record.created_at + 1e9) == []  # no service tries to drive it
+        assert "delete" in verbs.actions(record, 0)
+        for refused in ("continue", "enqueue"):
+            assert refused not in verbs.actions(record, 0)
+        with pytest.raises(Conflict, match=why):
+            verbs.act(store, "continue", shown.id)
+        hook = store.webhooks.create(
+            "https://example.com/hook", ["experiment.failed", "experiment.completed"]
+        ).public_id
+        store.webhooks.collect()
+        assert store.webhooks.deliveries(hook) == []
+    with pytest.raises(SpecError, match=why):
+        tuner.create_study({"lr": tuner.uniform(0, 1)}, metric="loss", mode="min", warm_start=["cut"], max_t=4)
+    done = CliRunner().invoke(app, ["import", "ray", str(RAY), "--metric", "loss", "--mode", "min", "--name", "cut"])
+    assert done.exit_code == 0, done.output
+    [again] = tuner.experiments()
+    assert (again.name, again.state, again.trials) == ("cut", "completed", 6)
+    with database() as store:
+        record = store.experiments.get(again.id)
+        assert (record.error, record.incomplete) == (None, False)
+        assert record.started_at is not None
+
+
+def test_an_import_that_an_older_version_left_running_is_replaced(home: Path) -> None:
+    tuner.import_ray(RAY, metric="loss", mode="min", name="cut")
+    with database() as store, store._database.write() as cursor:
+        cursor.execute(
+            "UPDATE experiment SET state = 'running', ended_at = NULL, driver_epoch = 1, driver_owner = 'import'"
+        )
+    tuner.import_ray(RAY, metric="loss", mode="min", name="cut")
+    assert [one.state for one in tuner.experiments()] == ["completed"]
+    tuner.import_ray(RAY, metric="loss", mode="min", name="cut")
+    assert [one.state for one in tuner.experiments()] == ["completed"] * 2  # a complete one is never replaced
 
 
 def test_the_commands(study: optuna.Study, home: Path) -> None:

@@ -283,7 +283,8 @@ def test_a_callback_goes_on_after_an_outage(
             time.sleep(0.01)
         assert observer.thread.is_alive()
     assert recorder.of("end") == [("end", 8)]
-    assert any("the database is away" in error for error in observer.errors)
+    assert "the database is away" in observer.error
+    assert observer.errors == 2
 
 
 def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: Store, search: str) -> None:

@@ -54,7 +54,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.store, self.problem)
-        self.bundles = Bundles(self.settings.storage)
+        self.bundles = Bundles(self.settings.storage, self.store)
         self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)

@@ -1,4 +1,4 @@
-"""Delete rows that are older than the settings allow, once an hour while the service runs.
+"""Delete rows and code bundles that are older than the settings allow, once an hour while the service runs.
 
 Several services on one database may do so at the same time.
 """
@@ -10,6 +10,7 @@ import logging
 import time
 
 from tuner.errors import StoreError
+from tuner.experiment.bundles import Bundles
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -22,12 +23,17 @@ DELIVERY_DAYS = 30
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete rows that are too old. Return the number of deleted rows by kind."""
+    """Delete what is too old. Return how much was deleted, by kind."""
     found = {}
     if settings.audit_days:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
     if settings.log_days:
         found["experiments' logs"] = store.logs.prune(now - settings.log_days * DAY_S)
+    if settings.point_days:
+        found["experiments' points"] = store.metrics.thin(now - settings.point_days * DAY_S, now)
+    if settings.bundle_days:
+        bundles = Bundles(settings.storage, store)
+        found["code bundles"] = bundles.prune(now - settings.bundle_days * DAY_S, now)
     found["deliveries of webhooks"] = store.webhooks.prune(now - DELIVERY_DAYS * DAY_S)
     return {what: count for what, count in found.items() if count}
 
@@ -39,6 +45,6 @@ async def keep_clean(store: Store, settings: Settings) -> None:
             found = await asyncio.to_thread(clean_up, store, settings, time.time())
             for what, count in found.items():
                 log.info("deleted %d old %s", count, what)
-        except StoreError as error:
-            log.warning("could not delete old rows; trying again in an hour: %s", error)
+        except (StoreError, OSError) as error:  # OSError: of the storage of the bundles
+            log.warning("could not delete what is too old; trying again in an hour: %s", error)
         await asyncio.sleep(EVERY_S)

@@ -297,7 +297,8 @@ class Tail:
                     await asyncio.sleep(RETRY_S)
                     continue
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), self._interval())
+                    async with asyncio.timeout(self._interval()):
+                        await self._wanted.wait()
         except Exception:
             log.exception("closing event streams, because the log cannot be read")
         finally:
@@ -395,7 +396,8 @@ async def follow(
             if not changed.is_set():
                 quiet_s = quiet_since + COMMENT_S - time.monotonic()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(min(quiet_s, permission.due_s()), 0.01))
+                    async with asyncio.timeout(max(min(quiet_s, permission.due_s()), 0.01)):
+                        await changed.wait()
             if not await permission.holds():
                 return
             if time.monotonic() - quiet_since >= COMMENT_S:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner.errors import NotFound, SpecError
+from tuner.store import Store
 from tuner.trials.checkpoints.storage import Place, join, place
 from tuner.usercode.archives import Archive
 
@@ -34,10 +35,15 @@ class Bundle:
 
 
 class Bundles:
-    """The bundles in the storage of a service."""
+    """The bundles in the storage of a service.
 
-    def __init__(self, storage: str) -> None:
+    Each method notes that a bundle is used before it looks for the file. So `prune` either keeps the file, or has deleted
+    it before the look.
+    """
+
+    def __init__(self, storage: str, store: Store) -> None:
         self._folder = join(storage, "bundles")
+        self._used = store.bundles
 
     def put(self, sha256: str, file: BinaryIO) -> Bundle:
         """Check an uploaded zip file and store it. A bundle with the same SHA-256 is not replaced.
@@ -45,6 +51,7 @@ class Bundles:
         Raises:
             SpecError: it is not a zip file, or contains something that must not be unpacked.
         """
+        self._used.touch([sha256])
         if (found := self._found(sha256)) is not None:
             return found
         archive = Archive(file)
@@ -52,10 +59,12 @@ class Bundles:
         if target.local:
             _unpack(archive, Path(_folder_of(target.path)))
         target.write(archive.repacked("package"))
+        self._used.add(sha256)
         return self.get(sha256)
 
     def get(self, sha256: str) -> Bundle:
         """Return the bundle with this SHA-256. Raise NotFound if there is none."""
+        self._used.touch([sha256])
         if (found := self._found(sha256)) is None:
             raise NotFound(f"no bundle {sha256}; PUT /api/v1/bundles/{{sha256}} uploads it")
         return found
@@ -64,16 +73,20 @@ class Bundles:
         """Return a spec with its bundle added to the ``py_modules`` of its runtime environment.
 
         The bundle replaces an earlier one, such as that of a forked experiment. A spec without a bundle is returned as
-        it is.
+        it is, after a look whether the bundles that it got from another experiment are still there.
 
         Raises:
             SpecError: there is no such bundle.
         """
-        if not isinstance(data, Mapping) or data.get("bundle") is None:
+        if not isinstance(data, Mapping):
+            return data
+        if data.get("bundle") is None:
+            self._check_stored(data.get("runtime_env"))
             return data
         name = data["bundle"]
         if not isinstance(name, str) or not SHA256.fullmatch(name):
             raise SpecError(f"expected a SHA-256 in lower-case hex digits, got {str(name)[:80]!r}", "/bundle")
+        self._used.touch([name])
         found = self._found(name)
         if found is None:
             raise SpecError(f"there is no bundle {name}; PUT /api/v1/bundles/{{sha256}} uploads it", "/bundle")
@@ -83,6 +96,38 @@ class Bundles:
         others = [one for one in environment.get("py_modules") or [] if not _is_stored(one)]
         rest = {name: value for name, value in data.items() if name != "bundle"}
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
+
+    def prune(self, before: float, now: float | None = None) -> int:
+        """Delete the bundles that were last used before this time and that no experiment refers to. Return how many."""
+        stored = [name for name, end, rest in (each.partition(".zip") for each in place(self._folder).modified())
+                  if end and not rest and SHA256.fullmatch(name)]  # fmt: skip
+        return self._used.prune(stored, before, self._delete, now)
+
+    def _delete(self, sha256: str) -> bool:
+        found, target = self._found(sha256), self._place(sha256)
+        target.remove()
+        if target.local:
+            shutil.rmtree(_folder_of(target.path), ignore_errors=True)
+        return found is not None
+
+    def _check_stored(self, environment: Any) -> None:
+        """Raise SpecError if a bundle of this storage that a runtime environment names is not there any more."""
+        modules = environment.get("py_modules") if isinstance(environment, Mapping) else None
+        ours = {
+            one: name
+            for one in (modules if isinstance(modules, list) else [])
+            if _is_stored(one) and one in self._uris(name := one.rpartition("/")[2].partition(".zip")[0])
+        }
+        if not ours:
+            return
+        self._used.touch(ours.values())
+        for uri, name in ours.items():
+            if self._found(name) is None:
+                raise SpecError(f"the bundle {uri} has been deleted; upload it again", "/runtime_env/py_modules")
+
+    def _uris(self, sha256: str) -> tuple[str, str]:
+        target = self._place(sha256)
+        return target.uri, f"file://{target.path}"
 
     def _place(self, sha256: str) -> Place:
         return place(join(self._folder, f"{sha256}.zip"))

@@ -14,6 +14,7 @@ from tuner.names import did_you_mean
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
+from tuner.store.series.thinning import explanation
 
 MOST = 10
 """Learn from at most this many experiments, the newest ones."""
@@ -50,6 +51,10 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
     for at, called in enumerate(spec.warm_start):
         with _pointing_at(f"/warm_start/{at}"):
             record = _named(store, called)
+            if record.incomplete:
+                raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
+            if record.thinned_at is not None:
+                raise SpecError(f"cannot learn from {called!r}: {explanation(record.thinned_at, 'a warm start')}")
             theirs = Space.from_json(record.spec.space, opaque=True)
             if not may_fit(space, theirs):
                 missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
@@ -92,12 +97,14 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
 
 
 def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
-    """Return the newest experiments with the same metric and mode, a space that fits, and enough trials."""
+    """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and all of their log."""
     if space.has_grid:
         return []
     found: Found = []
     for record in store.experiments.page(project=spec.project, page_size=looked_at).items:
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
+            continue
+        if record.thinned_at is not None or record.incomplete:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)
         if may_fit(space, theirs):

@@ -7,7 +7,6 @@ read it as any other.
 from __future__ import annotations
 
 import math
-import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch, Entry
-from tuner.domain.experiment import Mode
+from tuner.domain.experiment import Mode, Spec
 from tuner.domain.segments import Failure
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
@@ -23,11 +22,13 @@ from tuner.errors import SpecError
 from tuner.experiment.spec import parse_spec
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
+from tuner.store.records import IMPORTED
 from tuner.usercode.trainable import by_value
 
 CHUNK = 2_000
 """The number of log entries that are committed at once."""
-SOURCE = "import"
+EPOCH = 0
+"""The epoch of an experiment that no driver has claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ def write(
 ) -> ExperimentRecord:
     """Create the experiment with its whole log, and return it.
 
+    Until the last commit the experiment is "failed", and its error says that the import is not complete. If this process is
+    killed, that stays; the next import from the same place into the same name replaces the experiment.
+
     Args:
         store: the database.
         name: of the experiment.
@@ -82,10 +86,14 @@ def write(
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash)
     begun = min(trial.began for trial in trials)
     over = max(trial.ended for trial in trials)
-    made = store.experiments.create(spec, code=code, source=SOURCE, now=begun)
-    epoch = store.drivers.claim(made.id, SOURCE, 600.0, clock.time())
     core = assemble(replace(spec, limits=replace(spec.limits, max_concurrent_trials=len(trials))), space)
-    log = list(_log(trials, epoch, origin))
+    log = list(_log(trials, origin))
+    why = (
+        f"the import from {origin} is not complete: it still runs, or it was interrupted. "
+        "Run the same import again; it replaces this experiment"
+    )
+    _remove_incomplete(store, spec, origin)
+    made = store.experiments.create(spec, code=code, source=IMPORTED, incomplete=why, now=begun)
     for at in range(0, len(log), CHUNK):
         chunk: list[Entry] = []
         touched: dict[int, None] = {}
@@ -99,27 +107,35 @@ def write(
         batch = Batch(
             log=chunk,
             trials=[core.trials[number] for number in touched],
-            state=ExperimentState.COMPLETED if last else ExperimentState.RUNNING,
-            summary=core.summary(),
+            state=ExperimentState.COMPLETED if last else None,
+            summary=core.summary() if last else {**core.summary(), "reason": why},
             carried_out=[seq for seq, entry in chunk if isinstance(entry, d.Decision)],
         )
-        store.drivers.commit(made.id, epoch, batch, over if last else begun)
-    store.drivers.release(made.id, epoch)
+        store.drivers.commit(made.id, EPOCH, batch, over if last else begun)
+    store.drivers.release(made.id, EPOCH)
     return store.experiments.get(made.public_id)
+
+
+def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
+    """Delete what an interrupted import from the same place has left. If that import still runs, it fails at its next commit."""
+    for record in store.experiments.named(spec.name):
+        if record.incomplete and record.project == spec.project and (record.error is None or origin in record.error):
+            store.experiments.seize(record.id)
+            store.experiments.remove(record.id)
 
 
 def _not_here(config: dict[str, Any]) -> None:
     raise SpecError("this experiment was imported from another tool, so its training function is not known here")
 
 
-def _log(trials: Sequence[ImportedTrial], epoch: int, origin: str) -> Iterator[e.Event | d.Decision]:
+def _log(trials: Sequence[ImportedTrial], origin: str) -> Iterator[e.Event | d.Decision]:
     """Yield what the driver would have logged, in the order of time."""
     found: list[tuple[float, int, int, e.Event | d.Decision]] = []
     for number, trial in enumerate(trials):
         entries = list(_of_trial(number, trial, origin))
         found += [(time, number, at, entry) for at, (time, entry) in enumerate(entries)]
     found.sort(key=lambda item: item[:3])
-    yield e.DriverStarted(time=found[0][0], epoch=epoch, slots=len(trials), executor=f"imported from {origin}")
+    yield e.DriverStarted(time=found[0][0], epoch=EPOCH, slots=len(trials), executor=f"imported from {origin}")
     for *_, entry in found:
         yield entry
     yield d.Finish(reason=f"imported from {origin}: all {len(trials)} trials have ended")

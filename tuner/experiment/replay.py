@@ -19,6 +19,7 @@ from tuner.search.base import Searcher
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
+from tuner.store.series.thinning import explanation
 
 AUTO = ("auto", {"type": "auto"})
 
@@ -48,6 +49,8 @@ def replay(
     spec = record.spec
     if len(spec.objectives) > 1:
         raise SpecError("an experiment with several objectives cannot be replayed yet")
+    if record.thinned_at is not None:
+        raise SpecError(f"{record.public_id} cannot be replayed: {explanation(record.thinned_at, 'a replay')}")
     space = Space.from_json(spec.space, opaque=True)
     mistakes = ErrorCollector()
     parts: dict[str, Any] = {}

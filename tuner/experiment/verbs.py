@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict
+from tuner.store.series.thinning import explanation
 
 if TYPE_CHECKING:
     from tuner.store import ExperimentRecord, Store, TrialRecord
@@ -157,10 +158,12 @@ def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
 
 
 def check_verb(name: Command, record: ExperimentRecord) -> None:
-    """Raise Conflict if the state of the experiment does not allow the verb."""
+    """Raise Conflict if the state of the experiment does not allow the verb, or its points were thinned and it needs them."""
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
+    if name == "continue" and (why := _why_it_stays_ended(record)) is not None:
+        raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
@@ -192,12 +195,23 @@ def actions(record: ExperimentRecord, now: float) -> list[Action]:
 
 def can_take_trials(record: ExperimentRecord) -> bool:
     """Return True if the state of the experiment lets users ask for more trials."""
-    return record.state not in VERBS["continue"].refused
+    return record.state not in VERBS["continue"].refused and _why_it_stays_ended(record) is None
+
+
+def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
+    """Return why an experiment can never run again, or None if it can."""
+    if record.incomplete:
+        return record.error or "its import is not complete"
+    if record.thinned_at is not None:
+        return f"{explanation(record.thinned_at, 'that')}; a fork of it can run"
+    return None
 
 
 def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
     if record.abandoned(now) and verb.undoes is not None:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
+    if verb.name == "continue" and _why_it_stays_ended(record) is not None:
+        return False
     return record.state not in {*verb.done, *verb.refused}
 
 

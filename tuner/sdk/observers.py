@@ -24,6 +24,7 @@ from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord
+from tuner.store.series.thinning import explanation
 
 LIMIT = 500
 """The number of log entries that a thread holds at most."""
@@ -93,6 +94,7 @@ class Reader:
         self._revision = 0  # of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._begun: set[int] = set()
+        self._thinned = experiment.thinned_at is not None
 
     def read(self, entry: Entry) -> Iterator[Call]:
         """Yield the calls that follow from an entry."""
@@ -122,6 +124,8 @@ class Reader:
                 self._begun.add(trial.number)
             case "drawn":
                 self._configure(trial, {**trial.params, data["name"]: data["value"]})
+            case "reported" if not data["metrics"] and self._thinned:
+                pass  # its points were deleted
             case "reported":
                 iteration = data["iteration"]
                 trial.last_result = {
@@ -209,6 +213,9 @@ class Observer:
     def _observe(self) -> None:
         experiment = self._source.experiment()
         reader = Reader(experiment)
+        if experiment.thinned_at is not None:
+            why = explanation(experiment.thinned_at, "a callback for every report")
+            log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)
         at = 0
         while at < self.seq and (known := self._source.entries(at, LIMIT)):  # what was passed on before a resume
             for entry in known:

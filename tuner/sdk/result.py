@@ -6,6 +6,7 @@ import functools
 import html
 import math
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
-from tuner.errors import CheckpointError, SpecError, TrialError, TunerError
+from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, TunerError
 from tuner.experiment import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
@@ -22,6 +23,7 @@ from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.store.series.thinning import explanation
 
 SHOWN = 10
 """The number of trials that a notebook shows of a result, the best first."""
@@ -191,6 +193,7 @@ class Result:
         ]
         self.num_errors = len(self.errors)
         self.error = record.error or (record.no_best if record.state.ended else None)
+        self._thinned_at = record.thinned_at
         self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
@@ -283,7 +286,10 @@ class Result:
 
         Raises:
             SpecError: it lacks an objective.
+            Conflict: most points of the search were deleted (``TUNER_POINT_DAYS``).
         """
+        if self._thinned_at is not None:
+            raise Conflict(f"{self.experiment_id}: {explanation(self._thinned_at, 'the hypervolume')}")
         if missing := [o.metric for o in self._objectives if o.metric not in reference]:
             raise SpecError(f"a value is needed for {', '.join(missing)}", "/reference")
         worst = [o.score(float(reference[o.metric])) for o in self._objectives]
@@ -348,8 +354,13 @@ class Result:
         """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``.
 
         If the search has constraints, the column `feasible` tells whether the trial or report satisfies them.
+        If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns what is left, and warns.
         """
         import pandas as pd  # takes a second to load
+
+        if history and self._thinned_at is not None:
+            why = explanation(self._thinned_at, "a frame of every report")
+            warnings.warn(f"{self.experiment_id}: {why}; this frame has those that are left", stacklevel=2)
 
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
@@ -507,8 +518,8 @@ def _config(
 
 def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:
     found: dict[int, list[dict[str, float]]] = {}
-    for _, entry in store.drivers.load(experiment):
-        if isinstance(entry, Reported):
+    for _, entry in store.drivers.load(experiment, thinned=True):
+        if isinstance(entry, Reported) and entry.metrics:
             row = history_row(entry.iteration, entry.segment, entry.time, entry.metrics, entry.step)
             found.setdefault(entry.trial, []).append(row)
     return found

@@ -8,7 +8,9 @@ from typing import Any
 from sqlalchemy import select
 
 from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict
 from tuner.store.records import CommandRecord
+from tuner.store.series.thinning import explanation
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
@@ -21,6 +23,8 @@ AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial
 _INSERT = """
 INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at)
 VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
+_THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 # This locks the row in any case, so that a driver that is about to end the experiment sees the commands of the transaction.
 _ADOPT_ENDED = f"""
@@ -90,6 +94,14 @@ def insert(
     payload: Mapping[str, Any],
     now: float,
 ) -> int:
-    """Add a command in the caller's transaction, and return its id."""
+    """Add a command in the caller's transaction, and return its id.
+
+    Raise Conflict if it continues a thinned experiment.
+    """
+    if name == "continue":
+        # Housekeeping may be about to thin the experiment: this waits for it, and it then waits for this transaction.
+        cursor.execute(_LOCK, (experiment_id,))
+        for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
+            raise Conflict(f"{public_id} cannot be continued: {explanation(thinned_at, 'that')}; a fork of it can run")
     values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
     return int(cursor.value(_INSERT, values))

@@ -11,6 +11,7 @@ from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease, NotFound
 from tuner.store.experiments import COLUMNS, record
 from tuner.store.records import ExperimentRecord
+from tuner.store.series.thinning import explanation
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import command, experiment
 from tuner.store.writing import history
@@ -105,13 +106,27 @@ class Drivers:
             cursor.execute(_RELEASE, (experiment_id, epoch))
             self._writers.pop(experiment_id, None)
 
-    def load(self, experiment_id: int, after: int = 0) -> Iterator[Entry]:
+    def load(self, experiment_id: int, after: int = 0, *, thinned: bool = False) -> Iterator[Entry]:
         """Yield the committed log after `after`, in order.
 
         The entries are equal to those that were committed. A mapping comes back as a dict, and a report's metrics are in the
         order in which the experiment first saw their names.
+
+        Args:
+            experiment_id: the internal id.
+            after: the event_seq of the last entry that is not wanted.
+            thinned: also yield the log of a thinned experiment, in which most reports lack some or all of their metrics.
+
+        Raises:
+            Conflict: the experiment is thinned, so that its log cannot be folded.
         """
         with self._database.read() as connection:
+            if not thinned:
+                query = select(experiment.c.public_id, experiment.c.thinned_at).where(experiment.c.id == experiment_id)
+                row = connection.execute(query).first()
+                if row is not None and row.thinned_at is not None:
+                    why = explanation(row.thinned_at, "folding its log")
+                    raise Conflict(f"{row.public_id}: {why}")
             yield from history.entries(connection, experiment_id, after)
 
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> None:

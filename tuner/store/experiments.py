@@ -26,7 +26,9 @@ from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
 COLUMNS = [
-    column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags")
+    column
+    for column in experiment.c
+    if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags", "thinned_upto")
 ]
 
 _INSERT = """
@@ -34,6 +36,8 @@ INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source
   driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
 
+_NOT_YET = f"""
+UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
@@ -64,9 +68,13 @@ class Experiments:
         code: CodeRecord | None = None,
         source: str = "python",
         idempotency_key: str | None = None,
+        incomplete: str | None = None,
         now: float | None = None,
     ) -> ExperimentRecord:
         """Insert a pending experiment.
+
+        With `incomplete`, insert one that has failed, for that reason. No driver takes it. Its creator writes its log under
+        epoch 0, and its state at the end. If the creator is killed before that, the reason stays.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
         if its spec is another one, and SpecError if the spec names a project that this store does not show.
@@ -80,6 +88,8 @@ class Experiments:
             if code is not None:
                 put(cursor, code, at(now))
             found = _insert(cursor, spec, wanted, source, idempotency_key, at(now))
+            if incomplete is not None:
+                cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), found))
         return self.get(found)
 
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:

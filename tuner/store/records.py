@@ -80,6 +80,13 @@ class ExperimentRecord:
     changes: Mapping[str, Any]  # between the two, see `Spec.amended`
     revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
     archived_at: Annotated[float | None, About("when it was archived; null: it is not")]
+    thinned_at: Annotated[
+        float | None,
+        About(
+            "when most points of its curves were deleted, which TUNER_POINT_DAYS asks for; it can no longer be continued or "
+            "replayed; null: it has all of them"
+        ),
+    ]
 
     @property
     def name(self) -> str:
@@ -105,10 +112,18 @@ class ExperimentRecord:
             started_at=None,
             ended_at=None,
             archived_at=None,
+            thinned_at=None,
             spec=self.first_spec,
             changes={},
             revision=0,
         )
+
+    @property
+    def incomplete(self) -> bool:
+        """True if it is imported from another tool and the import is not complete: it was interrupted, or still runs."""
+        # The first versions wrote under epoch 1, as the owner "import". A driver that continues a complete one has another.
+        writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
+        return self.source == IMPORTED and self.ended_at is None and writing
 
     def abandoned(self, now: float) -> bool:
         """Return True if the script that created this experiment is gone, so that it continues only on request."""
@@ -117,6 +132,8 @@ class ExperimentRecord:
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
 
 
+IMPORTED = "import"
+"""The source of experiments that are imported from other tools."""
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
 """Seconds for which an experiment that a script has just created is left to that script."""

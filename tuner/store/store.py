@@ -11,6 +11,7 @@ lost) nothing was written, or, if the connection broke during COMMIT, everything
 from __future__ import annotations
 
 from tuner.store.access import Access
+from tuner.store.bundles import Bundles
 from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
@@ -37,6 +38,7 @@ class Store:
     ranks: what ranks use.
     logs: what ranks print.
     code: training functions that are pickled by value.
+    bundles: when code bundles were last used.
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
@@ -53,6 +55,7 @@ class Store:
         self.ranks = Ranks(database, project)
         self.logs = Logs(database, project)
         self.code = Code(database)
+        self.bundles = Bundles(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)
         self.access = Access(database, project)

@@ -143,7 +143,8 @@ _CHANGED = """
 SELECT e.id, e.public_id, e.name, e.project, e.reason, e.error, e.last_event_seq, e.state, e.started_at, e.ended_at,
   c.event_seq, c.state, c.started_at, c.ended_at
 FROM experiment e LEFT JOIN webhook_cursor c ON c.experiment_id = e.id
-WHERE c.experiment_id IS NULL OR c.event_seq < e.last_event_seq OR c.state <> e.state ORDER BY e.id"""
+WHERE (c.experiment_id IS NULL OR c.event_seq < e.last_event_seq OR c.state <> e.state)
+AND NOT (e.source = 'import' AND e.ended_at IS NULL AND e.driver_epoch = 0) ORDER BY e.id"""
 _BASELINE = """
 INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at)
 SELECT e.id, e.last_event_seq, e.state, e.started_at, e.ended_at FROM experiment e

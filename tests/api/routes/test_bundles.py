@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.store.examples import a_spec
 from tuner.api import create_app, guards
+from tuner.api.housekeeping import DAY_S, clean_up
+from tuner.errors import NotFound, SpecError
+from tuner.experiment.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
@@ -100,3 +108,92 @@ async def test_an_editor_of_one_project_uploads_and_a_viewer_does_not(
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         found = [await put(client, content, None, **ZIP, Authorization=f"Bearer {secret}") for secret in secrets]
     assert [answer.status_code for answer in found] == [403, 200]
+
+
+@pytest.fixture
+def bundles(store: Store, tmp_path: Path) -> Bundles:
+    return Bundles(str(tmp_path / "storage"), store)
+
+
+def test_bundles_that_nobody_uses_are_deleted(bundles: Bundles, store: Store, tmp_path: Path) -> None:
+    named = {}
+    for name in ("unused", "referred", "changed", "touched"):
+        content = bundle(tmp_path, **{name: MODULE})
+        named[name] = bundles.put(sha256(content), io.BytesIO(content))
+    now = time.time()
+    made = store.experiments.create(a_spec(runtime_env={"py_modules": [named["referred"].uri]}))
+    other = store.experiments.create(a_spec())
+    store.experiments.change(other.id, {"runtime_env": {"py_modules": [named["changed"].uri]}})
+    store.bundles.touch([named["touched"].sha256], now + 2 * DAY_S)
+    settings = Settings(home=tmp_path, storage=str(tmp_path / "storage"), bundle_days=1)
+    assert clean_up(store, replace(settings, bundle_days=0), now + 9 * DAY_S) == {}
+    assert clean_up(store, settings, now + 0.5 * DAY_S) == {}
+    assert clean_up(store, settings, now + 2.5 * DAY_S) == {"code bundles": 1}
+    assert not list((tmp_path / "storage").glob(f"**/{named['unused'].sha256}*"))
+    with pytest.raises(NotFound):
+        bundles.get(named["unused"].sha256)
+    for kept in ("referred", "changed", "touched"):
+        assert Path(unpacked(named[kept].uri)).is_dir()
+        assert Path(named[kept].uri.removeprefix("file://")).is_file()
+    store.experiments.seize(made.id)
+    store.experiments.remove(made.id)
+    assert clean_up(store, settings, now + 3.5 * DAY_S) == {"code bundles": 2}
+    assert bundles.get(named["changed"].sha256)
+    with pytest.raises(
+        SpecError, match="upload it again"
+    ):  # as a fork of the experiment that was just deleted would have it
+        bundles.applied({"runtime_env": {"py_modules": [named["referred"].uri]}})
+
+
+def test_a_bundle_of_an_older_version_counts_as_used_when_it_is_first_seen(
+    bundles: Bundles, store: Store, tmp_path: Path
+) -> None:
+    content = bundle(tmp_path, old=MODULE)
+    bundles.put(sha256(content), io.BytesIO(content))
+    with store._database.write() as cursor:
+        cursor.execute("DELETE FROM bundle")
+    now = time.time()
+    assert bundles.prune(now - DAY_S, now) == 0
+    assert bundles.prune(now + 1, now + DAY_S + 1) == 1
+
+
+@pytest.mark.parametrize("first", ["request", "deletion"])
+def test_a_request_and_the_deletion_exclude_each_other(
+    bundles: Bundles, store: Store, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is first: a spec that is accepted has its bundle."""
+    content = bundle(tmp_path, raced=MODULE)
+    name = bundles.put(sha256(content), io.BytesIO(content)).sha256
+    now = time.time()
+    if first == "request":
+        # The request has noted the use, and the deletion comes before the experiment is there.
+        spec = bundles.applied({"bundle": name})
+        assert bundles.prune(now - 0.001, now) == 0
+        assert Path(spec["runtime_env"]["py_modules"][0].removeprefix("file://")).is_file()
+        return
+    # The deletion has chosen the bundle, and is about to delete the file; the request waits for it, and is refused.
+    inside, result = threading.Event(), []
+    delete = bundles._delete
+
+    def deletes(sha: str) -> bool:
+        inside.set()
+        requesting.join(0.3)
+        assert requesting.is_alive(), "it must wait for the deletion"
+        return delete(sha)
+
+    def asks() -> None:
+        inside.wait()
+        try:
+            result.append(bundles.applied({"bundle": name}))
+        except SpecError as error:
+            result.append(str(error))
+
+    requesting = threading.Thread(target=asks)
+    requesting.start()
+    monkeypatch.setattr(bundles, "_delete", deletes)
+    assert bundles.prune(now + 1, now + 2) == 1
+    requesting.join()
+    assert len(result) == 1
+    assert "there is no bundle" in result[0]
+    assert bundles.put(name, io.BytesIO(content)).sha256 == name
+    assert bundles.applied({"bundle": name})

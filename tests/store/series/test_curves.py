@@ -257,3 +257,11 @@ def test_a_database_of_before_gets_its_buckets(store: Store, ends: bool) -> None
     if not ends:
         run.report(0, [{"accuracy": 0.5}] * 64)
         assert sum(bucket[0] for bucket in run.rows()[0, 1, "accuracy", 1]) == 700 + 1 + 64 - (765 % 64)
+
+
+def test_a_row_knows_its_newest_report(store: Store) -> None:
+    run = Run(store)
+    run.report(0, [{"loss": 1.0 / n} for n in range(1, 601)], ends=True)
+    with store._database.read() as connection:
+        query = "SELECT level, MAX(last_no) FROM metric_bucket GROUP BY level ORDER BY level"
+        assert [tuple(row) for row in connection.execute(text(query))] == [(1, 600), (2, 600), (3, 600)]

@@ -304,8 +304,12 @@ class Decider:
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
 
     def _nothing_is_left(self) -> bool:
-        """Return whether nothing is running or pending that could lead to another segment."""
-        waits = self._fitting or self.experiment.exploits or self._asked is not None
+        """Return whether nothing is running or pending that could lead to another segment.
+
+        The fit of a model can do so only if a trial is paused, because the choice of a new trial does not wait for it.
+        """
+        fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
+        waits = fitting or self.experiment.exploits or self._asked is not None
         return not self.experiment.segments.open and not waits
 
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:

@@ -14,10 +14,6 @@ from tuner.store.records import ExperimentRecord
 
 SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
-IMPORTED = "import"
-"""The source of experiments that are imported from other tools."""
-BEING_IMPORTED = (ExperimentState.PENDING, ExperimentState.RUNNING)
-"""Their states until the import is complete. No host drives them meanwhile."""
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers. They cost more than searches for free experiments."""
 WITNESS_S = 2.0
@@ -83,8 +79,8 @@ class Candidates:
         cancelled = self._cancelled([record.id for record in unclaimed.values() if record.source in SCRIPTS])
         found = Found()
         for record in unclaimed.values():
-            if record.source == IMPORTED and record.state in BEING_IMPORTED:
-                continue
+            if record.incomplete and record.state is not ExperimentState.CANCELLING:
+                continue  # its import was interrupted, or still runs
             if record.source not in SCRIPTS:
                 found.to_drive.append(ToDrive(record, "it was created over the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:

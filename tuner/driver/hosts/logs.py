@@ -223,7 +223,8 @@ class LogKeeper:
         """Write all waiting chunks."""
         while self._waiting:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), GATHER_S)
+                async with asyncio.timeout(GATHER_S):
+                    await self._hurry.wait()
             self._hurry.clear()
             batch, self._waiting = self._waiting, []
             by_experiment: dict[int, list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]]] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.store.records import Curve, Curves, CurveSegment
-from tuner.store.series import pyramid
+from tuner.store.series import pyramid, thinning
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
@@ -137,11 +137,16 @@ def read(
     wanted = _wanted(cursor, key, owners, span)
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
     width, level = _resolution(_steps(owners, wanted), total, points)
+    kept = 1
+    if cursor.value("SELECT thinned_at FROM experiment WHERE id = ?", (experiment,)) is not None:
+        kept = pyramid.reports_per_bucket(thinning.level_of(max((row[7] for row in owners), default=0)))
+    if width > kept:
+        width = -(-width // kept) * kept
     records, segments = _records(cursor, key, wanted, level)
     drawn = _drawn(records, segments, width, span)
     if span.x == "user_step":
         drawn = _by_user_step(cursor, key, drawn, span)
-    return _in_order(width, owners, drawn)
+    return _in_order(max(width, kept), owners, drawn)
 
 
 def best_so_far(

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select
 from tuner.errors import SpecError
 from tuner.store.experiments import begin
 from tuner.store.records import Curves, CurveSegment
-from tuner.store.series import curves
+from tuner.store.series import curves, thinning
 from tuner.store.series.curves import Columns as CurveColumns
-from tuner.store.sql.database import Database
+from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import metric_key
 
 
@@ -94,6 +94,13 @@ class Metrics:
         """
         with self._database.cursor() as (cursor, connection):
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
+
+    def thin(self, before: float, now: float | None = None) -> int:
+        """Delete most points of experiments that ended before this time. Return of how many experiments.
+
+        Their curves show the same at the resolution of a screen. Their logs can no longer be folded.
+        """
+        return thinning.thin(self._database, before, at(now))
 
 
 def names_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:

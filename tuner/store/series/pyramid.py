@@ -184,7 +184,7 @@ class Pyramid:
         # Each row of a level makes one bucket of the next.
         for (key, chunk), below in groupby(rows, lambda row: (row[0], row[1] // FACTOR)):
             buckets = [merged(unpacked(row[2])) for row in below]
-            out.append((segment, key, level + 1, chunk, buckets[-1][_LAST][_NO], packed(buckets)))
+            out.append((segment, key, level + 1, chunk, buckets[-1][_LAST.start], packed(buckets)))
         if out:
             cursor.executemany(_UPSERT, out)
 

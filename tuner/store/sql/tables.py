@@ -152,6 +152,13 @@ code = Table(
     Column("created_at", Real, nullable=False),
 )
 
+bundle = Table(
+    "bundle",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("used_at", Real, nullable=False),
+)
+
 experiment = Table(
     "experiment",
     metadata,
@@ -185,6 +192,8 @@ experiment = Table(
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
     Column("tags", JsonText),  # the tags of the changed spec, to filter by
+    Column("thinned_at", Real),  # when most of its points were deleted; NULL: it has all of them
+    Column("thinned_upto", Id),  # while that goes on: the last segment that is done
 )
 
 trial = Table(

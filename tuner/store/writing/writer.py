@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment, Trial
 from tuner.errors import LostLease, StoreError
 from tuner.store.series.pyramid import Pyramid
@@ -228,6 +229,9 @@ class Writer:
             summary, state = batch.summary, batch.state
             best, counts = summary.get("best"), summary.get("counts")
             runs = int(state is not None and not state.ended)  # a user may have continued it after its end
+            completed = (
+                state is ExperimentState.COMPLETED and summary.get("error") is None
+            )  # an import had an error until now
             cursor.execute(
                 _EXPERIMENT,
                 (
@@ -238,7 +242,7 @@ class Writer:
                     summary.get("gpu_hours_saved"),
                     summary.get("cpu_hours"),
                     clean(summary.get("reason")),
-                    runs,
+                    int(runs or completed),
                     clean(summary.get("error")),
                     None if state is None else state.value,
                     time if state is not None and state.value == "running" else None,

@@ -2276,6 +2276,11 @@ export interface components {
              */
             archived_at: string | null;
             /**
+             * Thinned At
+             * @description when most points of its curves were deleted, which TUNER_POINT_DAYS asks for; it can no longer be continued or replayed; null: it has all of them
+             */
+            thinned_at: string | null;
+            /**
              * Name
              * @description the name of the experiment
              */

@@ -1,0 +1,62 @@
+"""Note when code bundles were last used. The bundles themselves are files in the storage of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tuner.store.sql.database import Database, at
+
+_TOUCH = "UPDATE bundle SET used_at = ? WHERE sha256 = ? AND used_at < ?"
+_NOTICE = "INSERT INTO bundle (sha256, used_at) VALUES (?, ?) ON CONFLICT (sha256) DO NOTHING"
+_OLD = "SELECT sha256 FROM bundle WHERE used_at < ? ORDER BY sha256"
+# A spec names a bundle by its URI, which ends in /bundles/SHA256.zip.
+_DROP = """
+DELETE FROM bundle WHERE sha256 = ? AND used_at < ?
+AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.spec LIKE ? OR e.changes LIKE ?)"""
+
+
+class Bundles:
+    """Whoever is about to use a bundle calls `touch` first, and then looks whether the file is there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def touch(self, names: Iterable[str], now: float | None = None) -> None:
+        """Note that these bundles are used now, so that `prune` does not delete them. It waits for a deletion that has begun.
+
+        Names that are not known are left out.
+        """
+        with self._database.write() as cursor:
+            for name in sorted(names):  # everybody takes the locks in this order
+                cursor.execute(_TOUCH, (at(now), name, at(now)))
+
+    def add(self, name: str, now: float | None = None) -> None:
+        """Note that a new bundle is stored."""
+        with self._database.write() as cursor:
+            cursor.execute(_NOTICE, (name, at(now)))
+
+    def prune(
+        self, stored: Iterable[str], before: float, delete: Callable[[str], bool], now: float | None = None
+    ) -> int:
+        """Delete the bundles that were last used before this time and that no experiment refers to. Return how many.
+
+        Args:
+            stored: the SHA-256 of each bundle in the storage. One that is not known yet counts as used now.
+            before: the time.
+            delete: deletes the files of a bundle, and returns whether there were any. It is called before the commit, so that
+                nobody who touches the bundle at the same time finds files that are about to be deleted.
+            now: the time.
+        """
+        with self._database.write() as cursor:
+            for name in sorted(stored):
+                cursor.execute(_NOTICE, (name, at(now)))
+        with self._database.cursor() as (cursor, _):
+            old = [row[0] for row in cursor.rows(_OLD, (before,))]
+        count = 0
+        for name in old:
+            with self._database.write() as cursor:
+                pattern = f"%/bundles/{name}.zip%"
+                cursor.execute(_DROP, (name, before, pattern, pattern))
+                if cursor.rowcount == 1 and delete(name):
+                    count += 1
+        return count

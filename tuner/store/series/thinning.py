@@ -1,0 +1,136 @@
+"""Thin the points of experiments that ended long ago: keep what their curves show, and delete the rest.
+
+A report is a row of `event`, and its metrics are points, which are stored nowhere else. So the log of a thinned experiment
+still has every report, but most of them without metrics. It cannot be folded any more.
+
+Of each metric of each segment, the buckets of one level stay, and the points that they name: the first, last, lowest and highest
+point of each. It is the lowest level with at most `MOST_BUCKETS` buckets. A curve with no more points than that stays whole.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tuner.domain.states import ExperimentState
+from tuner.store.series import pyramid
+from tuner.store.sql.database import Database
+from tuner.store.sql.tables import dumps
+from tuner.store.writing.writer import Cursor
+
+MOST_BUCKETS = 256
+
+_ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+# Row 4 of level 1 begins with report 257, so only a curve with more than 256 reports has it. An experiment whose driver has not
+# released it may be taken up again, and one that is to be continued will be.
+_OLD = f"""
+SELECT e.id FROM experiment e
+WHERE e.thinned_at IS NULL AND e.ended_at < ? AND e.state IN ({_ENDED}) AND e.driver_owner IS NULL
+AND e.last_event_seq > {MOST_BUCKETS}
+AND EXISTS (SELECT 1 FROM trial t JOIN segment s ON s.trial_id = t.id JOIN metric_key k ON k.experiment_id = e.id
+  JOIN metric_bucket b ON b.segment_id = s.id AND b.key_id = k.id AND b.level = 1 AND b.chunk >= 4
+  WHERE t.experiment_id = e.id)"""
+_UNFINISHED = "SELECT id FROM experiment WHERE thinned_upto IS NOT NULL"
+# These lock the row, so that the statements behind them see what the transactions before them have written.
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
+_BEGIN = f"""
+UPDATE experiment SET thinned_at = ?, thinned_upto = 0
+WHERE id = ? AND thinned_at IS NULL AND ended_at < ? AND state IN ({_ENDED}) AND driver_owner IS NULL
+AND NOT EXISTS (
+  SELECT 1 FROM command c WHERE c.experiment_id = experiment.id AND c.state = 'pending' AND c.command = 'continue')"""
+_UPTO = "SELECT thinned_upto FROM experiment WHERE id = ?"
+_ADVANCE = "UPDATE experiment SET thinned_upto = ? WHERE id = ?"
+_SEGMENT = """
+SELECT MIN(s.id) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? AND s.id > ?"""
+_KEYS = """
+SELECT k.id, (SELECT MAX(p.report_no) FROM metric_point p WHERE p.segment_id = ? AND p.key_id = k.id)
+FROM metric_key k WHERE k.experiment_id = ?"""
+# `last_no` of the rows above level 1 is wrong in databases that older versions have written.
+_NEWEST = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ? ORDER BY chunk DESC LIMIT 1"
+_BUCKETS = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ?"
+_FINER = "DELETE FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level < ?"
+_POINTS = "DELETE FROM metric_point WHERE segment_id = ? AND key_id = ? AND report_no NOT IN ({kept})"
+_KEPT = {"sqlite": "SELECT value FROM json_each(?)", "postgresql": "SELECT unnest(?::int[])"}
+_FIRST, _LAST, _LOW, _HIGH = 2, 6, 10, 14  # where a bucket has the report_no of these points
+
+
+def level_of(reports: int) -> int:
+    """Return the level whose buckets stay of a curve with this many reports. Level 0 is the points themselves."""
+    level = 0
+    while -(-reports // pyramid.reports_per_bucket(level)) > MOST_BUCKETS:
+        level += 1
+    return level
+
+
+def explanation(thinned_at: float, needs: str) -> str:
+    """Return why something cannot be done with a thinned experiment. needs: what needs every point, as in "a replay"."""
+    day = datetime.fromtimestamp(thinned_at, UTC).date()
+    return (
+        f"most points of its curves were deleted on {day}, because it had ended longer ago than TUNER_POINT_DAYS allows; "
+        f"{needs} needs all of them"
+    )
+
+
+def thin(database: Database, before: float, now: float) -> int:
+    """Thin the experiments that ended before this time. Return how many.
+
+    After an interruption, the next call continues. Each curve has its own transaction, so that drivers need not wait long.
+    """
+    with database.cursor() as (cursor, _):
+        begun = [row[0] for row in cursor.rows(_UNFINISHED)]
+        old = [row[0] for row in cursor.rows(_OLD, (before,))]
+    for experiment in old:
+        with database.write() as cursor:
+            cursor.execute(_LOCK, (experiment,))
+            cursor.execute(_BEGIN, (now, experiment, before))
+            if cursor.rowcount == 1:
+                begun.append(experiment)
+    for experiment in begun:
+        while _thin_next(database, experiment):
+            pass
+    return len(begun)
+
+
+def _thin_next(database: Database, experiment: int) -> bool:
+    """Thin the next segment of an experiment. Return False if there is none."""
+    with database.write() as cursor:
+        cursor.execute(_LOCK, (experiment,))
+        upto = cursor.value(_UPTO, (experiment,))
+        if upto is None:  # another service has finished it, or a user has deleted the experiment
+            return False
+        segment = cursor.value(_SEGMENT, (experiment, upto))
+        if segment is None:
+            cursor.execute(_ADVANCE, (None, experiment))
+            return False
+        lasts = {key: last for key, last in cursor.rows(_KEYS, (segment, experiment)) if last is not None}
+        long = {key: level for key, last in lasts.items() if (level := level_of(last))}
+        # A segment whose driver was killed may lack its last buckets. Once a curve is thinned, it lacks none.
+        if any(_covered(cursor, segment, key, level) != lasts[key] for key, level in long.items()):
+            pyramid.Pyramid(experiment).seal(cursor, segment)
+    for key, level in long.items():
+        with database.write() as cursor:
+            cursor.execute(_LOCK, (experiment,))
+            if cursor.value(_UPTO, (experiment,)) == upto:
+                _thin_curve(cursor, segment, key, level)
+    with database.write() as cursor:
+        cursor.execute(_LOCK, (experiment,))
+        if cursor.value(_UPTO, (experiment,)) == upto:
+            cursor.execute(_ADVANCE, (segment, experiment))
+    return True
+
+
+def _covered(cursor: Cursor, segment: int, key: int, level: int) -> int:
+    """Return the newest report in the buckets of this level; 0 if there are none."""
+    data = cursor.value(_NEWEST, (segment, key, level))
+    return 0 if data is None else int(pyramid.unpacked(bytes(data))[-1][_LAST])
+
+
+def _thin_curve(cursor: Cursor, segment: int, key: int, level: int) -> None:
+    kept = {
+        bucket[at]
+        for (data,) in cursor.rows(_BUCKETS, (segment, key, level))
+        for bucket in pyramid.unpacked(bytes(data))
+        for at in (_FIRST, _LAST, _LOW, _HIGH)
+    }
+    numbers = dumps(sorted(kept)) if cursor.backend == "sqlite" else sorted(kept)
+    cursor.execute(_POINTS.format(kept=_KEPT[cursor.backend]), (segment, key, numbers))
+    cursor.execute(_FINER, (segment, key, level))
