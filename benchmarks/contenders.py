@@ -33,8 +33,8 @@ Report = Callable[[int, float], bool]
 class Setting:
     """Describe one benchmark search.
 
-    workers: how many trials train at a time. startup: what a start costs, as a share of a full training. end: how many full
-    trainings all workers together may spend. curves: the folder that contains the prototype.
+    workers: the number of trials that train at once. startup: the cost of a start, as a share of a full training. end: the number
+    of full trainings that all workers together may spend. curves: the folder that contains the prototype.
     """
 
     workers: int
@@ -104,7 +104,7 @@ def changed(changes: str) -> Iterator[None]:
 
 class Contender(Protocol):
     def start(self) -> tuple[dict[str, Any], int, Report]:
-        """Return what a free worker trains next: a configuration, how many reports it has made, and who gets the next ones."""
+        """Return the next training of a free worker: a configuration, its reports so far, and the receiver of the next ones."""
 
 
 class Random:
@@ -231,7 +231,7 @@ class _PrototypeBase:
 
 
 def played(problem: Problem, contender: Contender, setting: Setting) -> History:
-    """Let workers train what a contender starts until it ends, or until the time is over."""
+    """Let workers train the trials that a contender starts, until it ends or the time is over."""
     end, order, history = setting.seconds(problem), itertools.count(), []
     heap: list[tuple[float, int, int, Any]] = []
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.ddp_step [--rounds 5] [--steps 300]
 
-Inside a trial it is measured twice: with a report every 20 steps, and with one at every step, which nobody
-does in practice. All take turns, so that a machine whose speed drifts is fair to all. A ratio is the median over the rounds of
-the ratios of the medians.
+Inside a trial it is measured twice: with a report every 20 steps, and with one at every step, which is unusual in practice. All
+take turns, so that changes of the machine's speed affect all alike. A ratio is the median over the rounds of the ratios of the
+medians.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure the driver's cost at 100 reports a second, and count a trial's processes besides its ranks.
+"""Measure the driver's cost at 100 reports a second, and count the processes of a trial that are not ranks.
 
 Prints one JSON line.
 
@@ -82,7 +82,7 @@ class Watch(threading.Thread):
 def ours(trials: int, rate: float, seconds: float, milestones: bool) -> dict[str, float]:
     import tuner
 
-    # It requires so many samples that it is asked at each report and never stops a trial.
+    # It requires so many samples that it decides at each report but never stops a trial.
     scheduler = {"type": "median", "grace_period": 1, "min_samples_required": 1000} if milestones else "fifo"
     with tempfile.TemporaryDirectory() as home:
         os.environ["TUNER_HOME"] = home

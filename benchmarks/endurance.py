@@ -58,7 +58,7 @@ def trial(config: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class Count:
-    """One kind of process at one moment, all its processes together."""
+    """All processes of one kind, at one moment."""
 
     own_mib: float = 0.0
     descriptors: int = 0
@@ -151,7 +151,7 @@ def experiment(client: httpx.Client, trials: int) -> str:
 
 
 def look(client: httpx.Client, found: str) -> dict[str, Any]:
-    """Read what the experiment's page reads, and return the experiment."""
+    """Make the requests of the experiment's page, and return the experiment."""
     client.get(f"/experiments/{found}/trials").raise_for_status()
     client.get(f"/experiments/{found}/curves").raise_for_status()
     answer: dict[str, Any] = client.get(f"/experiments/{found}").json()

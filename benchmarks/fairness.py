@@ -2,12 +2,12 @@
 
     python -m benchmarks.fairness [--experiments 200] [--trials 4] [--steps 2]
 
-Prints one JSON line. Each trial makes `--steps` reports, a tenth of a second apart, with a checkpoint each. `jain` is Jain's
-index of the trials of each experiment that have ended at the moment when half of all have: 1 if all experiments have had the same
-number, 1/n if one has had them all. `jain_hours` is the same of the CPU hours that each experiment has held by then. Of trials of
-0.2 s it says little, as those that start a new process hold it ten times as long; `--steps 20` makes trials of two seconds.
-`first_trials_s` is the time from the first post until every experiment has had a trial, `driver_cpu`
-the CPU time of the driver host in cores over the whole run, and `driver_mb` the most memory that it used.
+Prints one JSON line. Each trial makes `--steps` reports, a tenth of a second apart, each with a checkpoint. `jain` is Jain's
+index of the number of ended trials of each experiment, at the moment when half of all trials have ended: 1 if the numbers are
+equal, 1/n if one experiment has had all trials. `jain_hours` is the index of the CPU hours that each experiment has held by
+then. For trials of 0.2 s it means little, because a trial that starts a new process holds it ten times as long; `--steps 20`
+makes trials of two seconds. `first_trials_s` is the time from the first post until every experiment has had a trial,
+`driver_cpu` the CPU time of the driver host in cores over the whole run, and `driver_mb` the most memory that it used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Show how often forecasts are right: what a search will find, and when it will end, on recorded learning curves.
+"""Measure how often forecasts of a search's result and of its end are right, on recorded learning curves.
 
     python -m benchmarks.forecast [--runs 1] [--families lcbench mlp] [--results FILE] [--fit]
 
-Each search is forecast at several times from what was known then. An interval is meant to hold in eight of ten cases. The figures
-of the forecasts are measured on all families but the one that is judged, so that no family is judged by its own figures. --fit
-prints the figures of all families together, as they stand in `tuner/schedulers/shared/forecast.py` and
-`tuner/experiment/forecast.py`.
+Each search is forecast at several times, from the data that was known then. An interval should contain the true value in eight of
+ten cases. The constants of the forecasts are fitted on all families except the one on which they are tested. --fit prints the
+constants for all families together, which are those in `tuner/schedulers/shared/forecast.py` and `tuner/experiment/forecast.py`.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def main() -> None:
 
 
 def searches(args: argparse.Namespace) -> list[Row]:
-    """Return a row for each search: those that the file has, and the others run now."""
+    """Return a row for each search. Read the rows that the file has, and run the other searches now."""
     names = [p.name for p in learning_curves.problems(args.curves) if p.name.startswith(tuple(args.families or [""]))]
     wanted = [(name, search, run) for run in range(args.runs) for search in args.searches for name in names]
     lines = args.results.read_text().splitlines() if args.results and args.results.exists() else []
@@ -257,7 +256,7 @@ def end_interval(figures: Any, case: Case) -> tuple[float, float]:
 def judged(
     cases: Sequence[Case], fit: Callable[[Sequence[Case]], Any], interval: Callable[[Any, Case], tuple[float, float]]
 ) -> dict[str, dict[str, Any]]:
-    """Return for each family how often the intervals were right that were measured on the others."""
+    """Return family -> the share of its intervals that were right, with constants that were fitted on the other families."""
     out: dict[str, dict[str, Any]] = {}
     everything: list[tuple[bool, bool, float]] = []
     for family in sorted({case[0] for case in cases}):

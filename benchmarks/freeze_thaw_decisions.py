@@ -2,13 +2,13 @@
 
     python benchmarks/freeze_thaw_decisions.py [--trials 500] [--parameters 8] [--decisions 100]
 
-A decision is a report at a level with all that follows: the choice of the trial that trains next and, if it is another one, of
-the trial that gets the free worker. Milliseconds of CPU time, so that other processes on the machine do not count.
+A decision is the handling of a report at a level: the choice of the trial that trains next and, if it is another one, of the
+trial that gets the free worker. The unit is milliseconds of CPU time, so that other processes on the machine do not count.
 
     python benchmarks/freeze_thaw_decisions.py --report-ms 1 [--reports 400]
 
-compares what the scheduler costs in a whole search, fits included, with the training that it steers, in CPU seconds. The search
-is in virtual time, and its reports take so long.
+compares the CPU seconds of the scheduler in a whole search, including fits, with those of the training. The search runs in
+virtual time, and each report takes the given time.
 """
 
 from __future__ import annotations

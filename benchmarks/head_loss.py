@@ -4,13 +4,13 @@ Prints one JSON line for each.
 
     python -m benchmarks.head_loss [--victims host raylet gcs_server]
 
-`go_on_s` is the time from the kill to the first report that a new driver has committed, of a search of two trials of two ranks.
-`twice` counts the reports that had to be made again, those after the newest checkpoint; `lost` those that are missing at the end.
-`after` has the steps on the way, each with the seconds from the kill to its end: `noticed` by the service, `cleared` of the dead
-head's processes, start of a new GCS (`gcs`), `head` up, start of the process of the new driver host (`host`), `up`: the host
-answers the service, `driven`: it has folded the experiment's log, start of the first and the last `rank`, first and last `group`
-in which training can begin. `cpu_s` is the CPU time that the whole machine used from the kill to the first report; `cores`
-times `go_on_s` is what it had.
+The search has two trials of two ranks. `go_on_s` is the time from the kill to the first report that a new driver commits.
+`twice` counts the reports that had to be made again, which are those after the newest checkpoint; `lost` counts those that are
+missing at the end. `after` has the steps of the recovery, each with the seconds from the kill to its end: `noticed` by the
+service, `cleared` of the dead head's processes, start of a new GCS (`gcs`), `head` up, start of the process of the new driver
+host (`host`), `up`: the host answers the service, `driven`: it has folded the experiment's log, start of the first and the last
+`rank`, first and last `group` in which training can begin. `cpu_s` is the CPU time that the whole machine used from the kill to
+the first report; the machine could have used `cores` times `go_on_s`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def busy_s() -> float:
 
 
 def steps_after(service: Service, store: Store, experiment: int, killed: float, said: int) -> dict[str, float]:
-    """Return when each step was over, in seconds from the kill."""
+    """Return the end of each step, in seconds after the kill."""
     found: dict[str, float] = {}
     for at, line in service.lines[said:]:
         for step, words in SAID.items():
@@ -140,7 +140,7 @@ def the_process(service: Service, victim: str) -> psutil.Process:
 
 
 def first_report(store: Store, experiment: int) -> float | None:
-    """Return when the first report under a second driver was made, if there is one."""
+    """Return the time of the first report under a second driver, or None if there is no such report."""
     drivers = 0
     for _, entry in store.drivers.load(experiment):
         drivers += isinstance(entry, DriverStarted)

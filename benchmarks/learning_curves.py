@@ -34,9 +34,9 @@ OTHER_CATEGORY = 10.0  # the distance of two categories, if the range of a numbe
 class Problem:
     """A problem to tune. Its family is the part of its name before the slash.
 
-    curve: of a configuration, its values and the seconds since its start (max_t,), by report. full_seconds: what a full training
-    takes on average. best, median: the best value known, and that of the median random configuration after a full training.
-    cube: the parameters as (kind, low, high, log), if all are numbers.
+    curve: maps a configuration to its values and the seconds since its start, (max_t,) each, by report. full_seconds: the average
+    time of a full training. best: the best known value. median: the value of the median random configuration after a full
+    training. cube: the parameters as (kind, low, high, log), if all are numbers.
     """
 
     name: str
@@ -67,7 +67,7 @@ def problems(folder: Path) -> list[Problem]:
 
 
 def shared(folder: Path) -> list[Problem]:
-    """Return what `curves.py` in `folder` offers; nothing if there is no such file."""
+    """Return the problems of `curves.py` in `folder`; none if there is no such file."""
     if not (folder / "curves.py").exists():
         return []
     module = imported("curves", folder / "curves.py")
@@ -118,7 +118,8 @@ def recorded(folder: Path = RECORDED) -> list[Problem]:
 def load(file: Path) -> Problem:
     """Read a problem that `save` wrote. A configuration has the curve of the nearest recorded one.
 
-    A report takes a second on average: in virtual time a fit of the model takes a thousandth of one, however short the trainings.
+    Times are scaled so that a report takes a second on average, because in virtual time every fit of the model takes a
+    millisecond.
     """
     with np.load(file) as data:
         about = json.loads(str(data["about"]))
@@ -168,7 +169,7 @@ def save(
 
 
 class _Nearest:
-    """The index of the recorded configuration that is nearest to another, in the unit cube; its categories agree if any do."""
+    """Finds the recorded configuration that is nearest in the unit cube, if possible one with the same categories."""
 
     def __init__(self, space: Space, points: Floats) -> None:
         self._space, self._cube = space, Cube(space)

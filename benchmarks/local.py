@@ -1,11 +1,11 @@
-"""Measure searches of short trials from a cold script: `tuner.run` in processes of this machine, beside Optuna's `n_jobs=2`.
+"""Measure searches of short trials, each in a new process: `tuner.run` with the local executor, and Optuna with `n_jobs=2`.
 
     python -m benchmarks.local [--trials 50] [--rounds 3] [--searches default,tpe] [--kinds trivial,boosting]
 
 Prints one JSON line. Every search is a new Python process with a new home; the times are those from its start to its end.
 `trivial` trials compute one number. `boosting` trials are five folds of scikit-learn's HistGradientBoostingClassifier on 1,000
-rows. The two sides take turns, so that both see the same load of the machine; `cpu_s`, with all processes, depends less on it.
-`phases` says where the time of a trivial search goes, in seconds since the process was started.
+rows. The two take turns, so that both see the same load of the machine. `cpu_s`, the CPU time of all processes, depends less on
+the load. `phases` lists the phases of a trivial search, in seconds since the start of its process.
 """
 
 from __future__ import annotations

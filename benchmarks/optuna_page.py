@@ -1,6 +1,6 @@
 """Serve the data of `page_scale` with optuna-dashboard, for comparison.
 
-It runs in an environment of its own, which --peer names:
+It runs in a separate environment, which --peer names:
 
     python -m venv /tmp/peer && /tmp/peer/bin/pip install optuna-dashboard
     python -m benchmarks.page_scale --only page --peer /tmp/peer/bin/python
@@ -47,7 +47,7 @@ PATH = "/dashboard/studies/1"
 
 
 def make(python: str, file: Path, trials: Iterable[tuple[dict[str, Any], Sequence[float]]]) -> bool:
-    """Write a study with these trials: their parameters and what they reported. Return whether it was not there yet."""
+    """Write a study with these trials, their parameters and their reports. Return False if it exists already."""
     if file.exists():
         return False
     unfinished = file.with_suffix(".part")

@@ -1,12 +1,12 @@
-"""Stop the database in the middle of a search: does training continue, is anything lost, what does the API answer?
+"""Stop the database in the middle of a search. Measure whether training continues, what is lost, and what the API answers.
 
 Prints one JSON line.
 
     python -m benchmarks.outage [--seconds 90]
 
-`tuner serve` runs two trials of two ranks, and their PostgreSQL server is stopped for that long. `steps_without` counts the
-steps that the trainings made meanwhile, `steps_twice` those that had to be made again, and `back_s` is the time from the
-server's start to the first new report in the database.
+`tuner serve` runs two trials of two ranks, and the PostgreSQL server is stopped for `--seconds`. `steps_without` counts the
+training steps during that time, `steps_twice` counts the steps that had to be made again, and `back_s` is the time from the
+restart of the server to the first new report in the database.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Open the page of large experiments in Chromium, and optuna-dashboard on the same curves (a part of `page_scale`).
 
-In every frame, a script in the page looks at what is on the screen: the rows of the table, and the pixels of the canvas with the
-curves. Times begin before the browser is told the address. Each page is opened in a fresh profile, with nothing cached.
+In every frame, a script in the page checks what is on the screen: the rows of the table, and the pixels of the canvas with the
+curves. Times begin before the browser gets the address. Each page is opened in a fresh profile, with nothing cached.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def measure(service: Service, store: Store, home: str, options: argparse.Namespa
 
 
 def tree_cpu_s(*roots: psutil.Process) -> float:
-    """Return the CPU time of these processes and of all that they have started and that still live."""
+    """Return the CPU time of these processes and of their descendants that are alive."""
     total = 0.0
     for root in roots:
         for process in [root, *root.children(recursive=True)]:
@@ -155,7 +155,7 @@ def bundle(browser: Chromium, service: Service, record: ExperimentRecord) -> Non
 def opened(
     browser: Chromium, service: Service, what: str, record: ExperimentRecord, parts: list[str], **size: int
 ) -> None:
-    """Open the page once: `curves` is when the first ones are drawn, `all` when the last ones are."""
+    """Open the page once. `curves` is the time until the first curves are drawn, `all` until the last ones are."""
     memory, cpu = service.memory_mb(), tree_cpu_s(browser.process, service.process)
     served = service.cpu_s()
     begin = time.time()
@@ -261,7 +261,7 @@ def hover(browser: Chromium, service: Service, record: ExperimentRecord, **size:
 
 
 def brush(browser: Chromium, service: Service, record: ExperimentRecord, **size: int) -> None:
-    """Choose parts of two axes of the parallel coordinates, which filters everything else."""
+    """Select ranges on two axes of the parallel coordinates. This filters everything else."""
     view = browser.browser.new_page(viewport=SIZE)
     view.goto(f"{service.url}/experiments/{record.public_id}?tab=parameters")
     grips = view.get_by_role("slider", name=re.compile("^Filter by "))
@@ -294,7 +294,7 @@ def _settled(browser: Chromium, url: str) -> Any:
 
 
 def live(browser: Chromium, service: Service, store: Store, trials: int, reports: int) -> None:
-    """100 reports a second, in ten commits, by one thread; then one trial far above the others, a report a second."""
+    """Commit 100 reports a second, in ten commits, from one thread; then one report a second of a trial far above the others."""
     writer, running = live_trials(store, trials, reports)
     highest = running.pop()
     first = _high(writer, highest, 2 * reports)
@@ -347,6 +347,6 @@ def live(browser: Chromium, service: Service, store: Store, trials: int, reports
 
 
 def _high(writer: Writer, trial: Trial, count: int) -> list[Any]:
-    """Return reports that lie alone at the top of the chart."""
+    """Return reports that are far above all others in the chart."""
     log: list[Any] = writer.reports(trial, count, value=2.0)
     return log

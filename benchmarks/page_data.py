@@ -1,4 +1,4 @@
-"""Large experiments, made through the store as a driver commits them, and the service in a process of its own."""
+"""Make large experiments through the store, as a driver commits them, and start the service in a separate process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Writer:
         return trial
 
     def reports(self, trial: Trial, count: int, value: float | None = None) -> list[Reported]:
-        """Return a noisy curve that rises towards what the parameters allow, or the same value again and again."""
+        """Return a noisy curve that rises towards a limit set by the parameters, or a constant curve."""
         fixed = value
         limit = 0.9 - 0.1 * abs(math.log10(trial.params["lr"]) + 3) + trial.params["width"] / 5120
         found = []
@@ -87,7 +87,7 @@ class Writer:
 
 
 def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord:
-    """Return an experiment whose trials have all ended, made by an earlier run if there was one."""
+    """Return an experiment whose trials have all ended. Make it, unless an earlier run has made it."""
     if found := store.experiments.named(name):
         return found[0]
     writer = Writer(store, name)

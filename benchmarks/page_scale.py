@@ -1,4 +1,4 @@
-"""Measure what the page asks of the API when experiments are large, and the page itself. One JSON line for each part.
+"""Measure the page and its requests to the API with large experiments. Prints one JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
         [--only curves|trials|stream|page] [--pages many,few,long,live] [--rounds 3] [--peer PYTHON] [--keep DIR]
@@ -9,11 +9,11 @@ several columns, the importance of their parameters, a GET on a kept-alive conne
 of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
 `cpu` is in cores.
 
-The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and with
-all of them (`long`), and a search that runs (`live`). It says when table and curves are there, what the renderer takes of memory,
-how long frames are while the mouse moves, axes are brushed and 100 reports a second come in, and how long a report takes until it
-is drawn. `cpu_s` is the CPU time of the browser and the service until everything is there. With --peer, it opens optuna-dashboard
-on the same curves, too (`optuna_page.py`).
+The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
+with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the
+memory of the renderer, the length of frames while the mouse moves, axes are brushed and 100 reports a second arrive, and the
+time until a report is drawn. `cpu_s` is the CPU time of the browser and the service until everything is drawn. With --peer, it
+also opens optuna-dashboard on the same curves (`optuna_page.py`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def alive(service: Service) -> None:
 
 
 def stream(service: Service, store: Store, form: str, clients: int, seconds: float, rate: float) -> None:
-    """Clients in threads of this process; what they take of the CPU is not counted."""
+    """Run the clients in threads of this process. Their CPU time is not counted."""
     writer = Writer(store, f"live {time.time()}")
     trial = writer.start(0)
     started = SegmentStarted(time=time.time(), trial=0, segment=1)

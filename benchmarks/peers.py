@@ -37,7 +37,7 @@ def _ray(cpus: int) -> Any:
 
 
 def tune_ddp(trials: int) -> dict[str, float]:
-    """Trials of Ray Tune that are two-rank runs of Ray Train and report once; seconds a trial, one after the other."""
+    """Return the seconds of a trial of Ray Tune that is a two-rank run of Ray Train and reports once. Trials run in sequence."""
     _ray(3)
     from ray import train, tune
     from ray.train import RunConfig, ScalingConfig
@@ -75,7 +75,7 @@ def tune_ddp(trials: int) -> dict[str, float]:
 
 
 def tune_single(trials: int, cpus: int = 1) -> dict[str, float]:
-    """One-process trials of Ray Tune that report once, actors reused; seconds a trial, one after the other."""
+    """Return the seconds of a one-process trial of Ray Tune that reports once. Trials run in sequence and reuse actors."""
     _ray(cpus)
     from ray import tune
 
@@ -95,7 +95,7 @@ def tune_single(trials: int, cpus: int = 1) -> dict[str, float]:
 
 
 def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
-    """CPU of the process that drives Ray Tune (percent of a core) while trials report `rate` times a second together."""
+    """Return the CPU use of Ray Tune's driver process, in percent of a core, at `rate` reports a second of all trials."""
     _ray(1)
     import psutil
     from ray import tune
@@ -136,7 +136,7 @@ def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
 
 
 def train_helpers() -> dict[str, float]:
-    """Return how many processes Ray Tune and Ray Train run for one two-rank trial, besides its ranks and the driver."""
+    """Return the number of processes that Ray Tune and Ray Train run for a two-rank trial, without its ranks and the driver."""
     before = tempfile.mkdtemp()
     os.environ["TUNER_HOME"] = before  # a mark that identifies all processes of this Ray
     _ray(3)
@@ -192,7 +192,7 @@ _OF_RAY = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
 
 
 def bare_groups(repeats: int) -> dict[str, float]:
-    """Two bare Ray actors in a placement group that join a gloo group and do one all-reduce: cold and warm, seconds."""
+    """Return the seconds, cold and warm, in which two bare Ray actors join a gloo group and do one all-reduce."""
     ray = _ray(2)
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -245,7 +245,7 @@ def bare_groups(repeats: int) -> dict[str, float]:
 
 
 def gloo_growth(repeats: int) -> dict[str, float]:
-    """Return by how many MiB two plain processes grow per 1,000 times that they set up, use and tear down a gloo group."""
+    """Return the growth of two plain processes, in MiB, after they set up, use and tear down a gloo group 1,000 times."""
     import multiprocessing
 
     spawn = multiprocessing.get_context("spawn")
@@ -284,7 +284,7 @@ def _gloo_member(rank: int, repeats: int, queue: Any) -> None:
 
 
 def own_bytes(pid: int) -> int:
-    """Return how many bytes of memory belong to this process alone and were written by it.
+    """Return the bytes of memory that this process has written and shares with no other.
 
     Mapped programs and libraries do not count: their share changes as other processes map or unmap them.
     """

@@ -1,15 +1,15 @@
-"""Judge the predictions of the freeze-thaw model without a search: a hundredth of what runs cost that show the same in regret.
+"""Judge the predictions of the freeze-thaw model without a search. This costs a hundredth of what searches would cost.
 
     python -m benchmarks.predictions [--trials 24 90] [--variants "linear1:curve_model.LINEAR=1.0"] [--families lcbench]
 
 For each problem and number of trials, scattered configurations are trained to random levels, the best fifth longer. The model
-is fitted to their results and predicts the final values of 300 other configurations. Printed are means over the problems:
+is fitted to their results and predicts the final values of 300 other configurations. The output has means over the problems:
 
 rho     the rank correlation of predicted and true final values
 lpd     the log density of the true final values of the better half, on the scale of the model
 top10   the regret of the best of the ten configurations with the greatest predicted values
 
-A variant is NAME:module.CONSTANT=value;..., as in `benchmarks.quality`. Its rows have the differences from the model as it is,
+A variant is NAME:module.CONSTANT=value;..., as in `benchmarks.quality`. Its rows have the differences from the unchanged model,
 problem by problem, with the 95 % interval of their mean.
 """
 

@@ -1,16 +1,17 @@
-"""Compare the default search with those that most people use today, on recorded learning curves in virtual time.
+"""Compare the default search with widely used ones, on recorded learning curves in virtual time.
 
     python -m benchmarks.quality [--runs 3] [--families lcbench mlp] [--methods default asha] [--results FILE]
     python -m benchmarks.quality --methods default "plain:novelty.CROWDED=1e-9;curve_model.LINEAR=0.0" --baseline default
 
 Regret is that of the best value seen so far: 1 is the median random configuration fully trained, 0 the best known value. Budgets
-are in full trainings' worth of worker time. Run k of a problem has a seed of its own, and the same one for every method. The
-interval is that of the mean over problems and runs (95 %). The second table has the differences to the baseline, run by run.
+are worker time in units of a full training. Each run of a problem has its own seed, which is the same for every method. The
+interval is the 95 % interval of the mean over problems and runs. The second table has the differences from the baseline, run by
+run.
 
-The problems are those of this repository (`benchmarks/curves`) and, if they are there, LCBench's and TaskSet's in --curves, which
-defaults to the environment variable CURVES, else to `../shared/curves` beside the repository.
+The problems are those of this repository (`benchmarks/curves`) and, if they exist, those of LCBench and TaskSet in --curves,
+which defaults to the environment variable CURVES, or else to `../shared/curves` beside the repository.
 
-With --results each run is appended to a file as it ends, and what the file already has is not run again. Begin a new file when
+With --results, each run is appended to a file when it ends, and runs that the file already has are skipped. Begin a new file when
 the search has changed.
 
 Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `asha` our stopping form over random
@@ -103,7 +104,7 @@ def row_key(run: int, problem: str, method: str, args: argparse.Namespace) -> Ke
 
 
 def read(file: Path | None) -> dict[Key, Row]:
-    """Return the rows of a file, or none if it does not exist. A line that was cut off in the middle is left out."""
+    """Return the rows of a file; none if it does not exist. Leave out incomplete lines."""
     rows: dict[Key, Row] = {}
     for line in file.read_text().splitlines() if file is not None and file.exists() else ():
         try:

@@ -2,13 +2,13 @@
 
     python -m benchmarks.record_curves [NAME ...] [--count 300] [--into benchmarks/curves]
 
-Each problem is trained with random configurations to the end, each with a seed of its own, on one core. Nothing is smoothed: the
-noise of the seeds, of small validation sets and of returns is kept. The problems differ in kind:
+Each problem is trained with random configurations to the end, each with its own seed, on one core. Nothing is smoothed, so the
+curves have the noise of the seeds, of small validation sets and of returns. The problems differ in kind:
 
 mlp/digits          a multilayer perceptron in torch; branches for the optimizer; validation loss by epoch
 boosting/friedman   histogram gradient boosting on Friedman's first function with noise; validation error by rounds
 boosting/diabetes   the same on 442 patients, where most of the target is noise
-linear/generated    linear models under stochastic gradient descent, half of whose features say nothing; accuracy by epoch
+linear/generated    linear models under stochastic gradient descent, with half of the features useless; accuracy by epoch
 linear/digits       the same on digits with noise added
 cnn/digits          a small convolutional network, with or without shifted images; validation accuracy by epoch
 transformer/text    a small transformer on generated text, with branches for the schedule; validation loss by steps

@@ -20,7 +20,7 @@ from benchmarks import peers
 
 
 def trial(config: dict[str, Any]) -> None:
-    """Report with a little work in between, as training does. The last report says how long the others took."""
+    """Report with a little work in between, as training does. The last report contains the durations of the others."""
     import tuner
 
     took = []

@@ -1,4 +1,4 @@
-"""Measure how soon a service answers, and what its lists and its POST cost, with many experiments in its database.
+"""Measure the start of a service, its lists and its POST, with many experiments in its database.
 
     python -m benchmarks.service [--experiments 10000] [--starts 5] [--clients 50] [--posts 1000]
         [--only start|list|post] [--keep DIR]
@@ -7,12 +7,13 @@ Makes the experiments through the store, in an SQLite file that --keep DIR leave
 each part:
 
 - start: the seconds from the start of the process of `tuner serve` to its first answer of 200 to `/healthz`, and to `/readyz`.
-  First without Ray (`ray: false`), which the service starts then, and then with the Ray and the driver host that it left.
-  `healthz_cpu_s` and `readyz_cpu_s` are the CPU time of its process by then, without that of Ray and the driver host.
+  The first start is without Ray (`ray: false`), so the service starts it; the others find the Ray and the driver host of the
+  first. `healthz_cpu_s` and `readyz_cpu_s` are the CPU time of the service's process by then, without Ray and the driver host.
 - list: the milliseconds of a page of 100 experiments, for several queries, in sequence over one connection.
-- post: the milliseconds of `POST /experiments`, with all clients at once. Each has one connection, and sends its next request as
-  soon as it has its answer. `cpu_ms` is the CPU time of the service for one. The clients are tasks of this process that write
-  prepared bytes. First with no driver, and then by `tuner serve`, whose driver takes up what is posted, on the same cores.
+- post: the milliseconds of `POST /experiments`, with all clients at once. Each client has one connection, and sends its next
+  request as soon as it has its answer. `cpu_ms` is the CPU time of the service for one request. The clients are tasks of this
+  process that write prepared bytes. It is measured without a driver, and then with `tuner serve`, whose driver runs the posted
+  experiments on the same cores.
 """
 
 from __future__ import annotations
@@ -119,10 +120,7 @@ def starts(url: str, home: str, experiments: int, count: int) -> None:
 
 
 def started(service: Serve) -> dict[str, float]:
-    """Start the service, and return the seconds to the first answer of 200 to `/healthz` and to `/readyz`.
-
-    Return the CPU time of its process by then, too.
-    """
+    """Start the service. Return the seconds until `/healthz` and `/readyz` answer 200, and its CPU time by then."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     begun = time.perf_counter()

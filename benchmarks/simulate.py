@@ -1,4 +1,4 @@
-"""Measure how long the core takes for many short trials in virtual time. Prints one JSON line.
+"""Measure the time of the core for many short trials in virtual time. Prints one JSON line.
 
 python -m benchmarks.simulate [--trials 10000] [--scheduler asha]
 """

@@ -1,11 +1,11 @@
-"""Measure how long verdicts of one experiment take beside another whose searcher is slow. Prints one JSON line for each case.
+"""Measure the latency of one experiment's verdicts while another one has a slow searcher. Prints one JSON line for each case.
 
     python -m benchmarks.slow_searcher [--trials 1500] [--asks 150] [--search tpe]
 
-Both experiments are driven in one event loop, as in a driver host; trials, commits and reports are in memory, so what is measured
-is the loop. One experiment starts `--asks` trials after `--trials` that have ended; the other makes a report each 5 ms and waits
-for its verdict. `alone` has no neighbour, in `loop` the neighbour's searcher is asked in the event loop, in `process` in the
-helper process of the host (`tuner.driver.hosts.proposals`).
+Both experiments are driven in one event loop, as in a driver host. Trials, commits and reports are in memory, so only the loop is
+measured. One experiment has `--trials` ended trials and starts `--asks` more; the other one makes a report every 5 ms and waits
+for its verdict. In the case `alone` there is only the other one. In `loop`, the slow searcher is asked in the event loop; in
+`process`, in the helper process of the host (`tuner.driver.hosts.proposals`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLOTS = 2
 
 
 class Groups:
-    """Trials and a journal in memory: each trial makes `reports` reports, `pace_s` apart."""
+    """Trials and a journal in memory. Each trial makes `reports` reports, `pace_s` apart."""
 
     def __init__(self, name: str, proposals: Proposals, reports: int, pace_s: float) -> None:
         self.name, self.proposals, self.reports, self.pace_s = name, proposals, reports, pace_s
@@ -112,7 +112,7 @@ def a_loop(core: Core, groups: Groups) -> ExperimentLoop:
 
 
 async def ended_trials(proposals: Proposals, trials: int) -> list[Entry]:
-    """Return the log of an experiment in which that many trials have ended, and which could start more."""
+    """Return the log of an experiment with this many ended trials that can start more."""
     groups = Groups("filler", proposals, reports=1, pace_s=0.0)
     running = asyncio.create_task(a_loop(a_core("random", 10**6, SLOTS), groups).run(1, None))
     while len(groups.verdicts) < trials:

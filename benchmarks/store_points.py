@@ -2,7 +2,7 @@
 
     python -m benchmarks.store_points [--url URL] [--seconds 3]
 
-The floor, measured in the same run: the same commit with sqlite3 alone, one row into one table.
+The floor is measured in the same run: a commit of one row into one table, with sqlite3 alone.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def one_report(load: Load, seconds: float) -> dict[str, float]:
 
 
 def points_per_second(load: Load, seconds: float, reports_each: int) -> tuple[float, float]:
-    """(points a second, points a second of this process's CPU time, which other processes do not disturb)."""
+    """Return (points per second, points per second of this process's CPU time, which depends less on other processes)."""
     begin, cpu, points = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - begin < seconds:
         load.commit(reports_each)
@@ -82,7 +82,7 @@ def points_per_second(load: Load, seconds: float, reports_each: int) -> tuple[fl
 
 
 def read_back(load: Load) -> float:
-    """Return how many reports a second a restarting driver reads."""
+    """Return the number of reports per second that a restarted driver reads."""
     begin = time.perf_counter()
     entries = sum(1 for _ in load.store.drivers.load(load.experiment))
     return entries / (time.perf_counter() - begin)

@@ -2,9 +2,9 @@
 
     python benchmarks/tpe_ask.py [--trials 1000] [--parameters 10] [--asks 60]
 
-Each ask follows one more finished trial, as in a search; `rebuild_ms` is the first ask of a new process, which mirrors
-every trial into Optuna's study again; `cpu_median_ms` leaves out what other processes on the machine took; `optuna_ms` is
-Optuna's own, with a sampler that lives from ask to ask, in turns with ours.
+Each ask follows one more finished trial, as in a search. `rebuild_ms` is the first ask of a new process, which copies every
+trial into Optuna's study again. `cpu_median_ms` is CPU time, which other processes on the machine do not affect. `optuna_ms` is
+the time of Optuna itself, with one sampler for all asks. The two take turns.
 """
 
 from __future__ import annotations

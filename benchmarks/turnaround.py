@@ -1,10 +1,10 @@
-"""Measure how quickly trials follow one another in tuner.run, in Ray Tune and with bare actors. Prints one JSON line.
+"""Measure the time between trials in tuner.run, in Ray Tune and with bare actors. Prints one JSON line.
 
     python -m benchmarks.turnaround [--ranks 2] [--trials 60] [--peer-trials 3]
 
 With `--peer-trials 0`, Ray Tune is left out.
 
-`turnaround_s` is the time from one trial's end to the next one's, each trial an all-reduce (with two ranks) and one report.
+`turnaround_s` is the time from one trial's end to the next one's. Each trial does an all-reduce (with two ranks) and one report.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Measure what earlier experiments are worth: the default search with six of them, on other problems of its family, and without.
+"""Compare the default search with and without six earlier experiments, which are on other problems of the same family.
 
     python -m benchmarks.warm_start [--family lcbench] [--runs 1] [--budgets 2.5 5 10 20 40] [--results FILE]
 
 The six are drawn anew for each run; each is the default search over 20 full trainings. Two controls should do no worse than
-`default`: `unrelated` learns from experiments in which each parameter has the part of another one, half of them mirrored, and
-`shuffled` from experiments whose configurations have been exchanged at random.
+`default`: `unrelated` learns from experiments with permuted parameters, half of them mirrored, and `shuffled` learns from
+experiments whose configurations were permuted at random.
 Regret and intervals are as in `benchmarks.quality`, with the same seeds.
 """
 
@@ -111,7 +111,7 @@ def before(problem: Problem, curves: Path, run: int, method: str) -> EarlierExpe
 
 @cache
 def recorded(name: str, curves: Path, run: int) -> Recording:
-    """Return what the default search recorded on a problem in an earlier experiment."""
+    """Return the record of the default search on a problem, as an earlier experiment."""
     kept = (
         Path(os.environ.get("TMPDIR", "/tmp"))
         / f"tuner-earlier-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""Run by `tuner.store.sql.migrate`, which hands over a connection with its transaction begun and its lock taken."""
+"""Run the migrations on the connection of `tuner.store.sql.migrate`, which has begun a transaction and taken a lock."""
 
 from alembic import context
 
@@ -6,7 +6,7 @@ from tuner.store.sql.tables import JsonText, metadata
 
 
 def render(kind, item, _):
-    """JSON is text for the database: revisions must not depend on what the package calls it."""
+    """Render JSON columns as plain text, so that revisions do not depend on a class of the package."""
     return "sa.Text()" if kind == "type" and isinstance(item, JsonText) else False
 
 

@@ -136,7 +136,7 @@ def test_the_search_space_changes_while_it_runs_and_while_it_is_paused(service: 
     until("a trial in the new space", lambda: any(trial.space_revision == 1 for trial in handle.trials()))
     handle.pause()
     until("the pause", lambda: handle.get().state == "paused")
-    with pytest.raises(SpecError, match="decay is new: give the value that it had"):
+    with pytest.raises(SpecError, match="decay is new; pass the value that it had"):
         handle.change(space={"x": None, "decay": tuner.uniform(0, 1)})
     begun = {trial.number: dict(trial.params) for trial in handle.trials()}
     more = {"x": {"type": "uniform", "lower": 5, "upper": 6}, "decay": {"type": "uniform", "lower": 0, "upper": 1}}

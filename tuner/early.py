@@ -1,7 +1,7 @@
-"""Answer health checks while the service is loaded, which takes a second or two.
+"""Answer health checks while the service loads its modules, which takes a second or two.
 
-The port is open from the start. `/healthz` says that the process lives, and everything else that it is not ready yet. Nothing
-here imports more than the standard library, as it has to answer before anything else is there.
+The port is open from the start. `/healthz` answers that the process lives, and all other paths answer that it is not ready yet.
+This module imports only the standard library, so that it can answer at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
 NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-"""The errors that a client causes that sends no request, or half of one."""
+"""The errors that occur if a client sends no request, or only a part of one."""
 
 STARTING = "the service is starting"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there. Raise SpecError if the port cannot be used."""
+    """Return a socket that listens on this host and port. Raise SpecError if the port cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -36,13 +36,13 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SpecError(
-            f"{port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
+            f"port {port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
         ) from error
     return listening
 
 
 class Early:
-    """Answers on a socket, in a thread, until `end` is called. The socket stays open for whoever answers next."""
+    """Answers on a socket, in a thread, until `end` is called. The socket stays open, so that the service can take it over."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.listening = listening
@@ -52,9 +52,9 @@ class Early:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop answering. Connections that wait for an answer are closed; those that have not been accepted stay."""
+        """Stop answering. Close accepted connections, and leave those that were not accepted to the service."""
         if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Add what ranks use of their machines.
+"""Add the resource usage of ranks.
 
 Revision ID: 0002
 Revises: 0001

@@ -1,4 +1,4 @@
-"""Add on which node's disk a checkpoint lies.
+"""Add the node on whose disk a checkpoint is stored.
 
 Revision ID: 0003
 Revises: 0002

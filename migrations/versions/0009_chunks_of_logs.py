@@ -19,7 +19,7 @@ Real = sa.Double().with_variant(sa.Float(), "sqlite")
 
 
 def upgrade() -> None:
-    """Replace the table, which no driver has written. Rows that are there all the same become one log per rank."""
+    """Replace the table. No driver has written to it, but if it has rows, they become one log for each rank."""
     connection = op.get_bind()
     rows = connection.execute(
         sa.text("SELECT segment_id, rank, time, text FROM log_chunk ORDER BY segment_id, rank, time, stream, chunk_no")
@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Restore the table as it was, empty: what ranks printed cannot be divided into streams again."""
+    """Restore the old table, without rows: the output of ranks cannot be divided into streams again."""
     op.drop_table("log_chunk")
     op.create_table(
         "log_chunk",

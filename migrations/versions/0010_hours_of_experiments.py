@@ -1,4 +1,4 @@
-"""The GPU hours and CPU hours that an experiment has used.
+"""Add the GPU hours and CPU hours that an experiment has used.
 
 Revision ID: 0010
 Revises: 0011

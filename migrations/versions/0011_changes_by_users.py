@@ -1,4 +1,4 @@
-"""Add columns for what users change of an experiment, and for commands that carry more than a name.
+"""Add columns for users' changes of an experiment, and for the data of commands.
 
 Revision ID: 0011
 Revises: 0013

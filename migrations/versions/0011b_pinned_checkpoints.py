@@ -1,4 +1,4 @@
-"""Checkpoints that users keep.
+"""Add a column for checkpoints that users have pinned.
 
 Revision ID: 0011b
 Revises: 0010

@@ -1,4 +1,4 @@
-"""Projects of experiments and tokens, and sessions of browsers.
+"""Add projects of experiments and tokens, and sessions of browsers.
 
 Revision ID: 0013
 Revises: 0009

@@ -1,4 +1,4 @@
-"""Webhooks, and what they were told.
+"""Add webhooks and their deliveries.
 
 Revision ID: 0015
 Revises: 0011b

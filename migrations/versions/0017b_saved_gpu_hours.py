@@ -1,4 +1,4 @@
-"""The GPU hours that stopping trials early has saved.
+"""Add the GPU hours that stopping trials early has saved.
 
 Revision ID: 0017b
 Revises: 0017

@@ -1,4 +1,4 @@
-"""How long the group of a segment has had room when it started, so that waiting can be told from starting.
+"""Add the part of a segment's start-up after its group got resources, to distinguish waiting from starting.
 
 Revision ID: 0018
 Revises: 0017b

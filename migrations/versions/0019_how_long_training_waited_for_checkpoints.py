@@ -1,4 +1,4 @@
-"""How long training waited for checkpoints, so that the timeline shows it.
+"""Add the seconds that training waited for checkpoints, for the timeline.
 
 Revision ID: 0019
 Revises: 0018

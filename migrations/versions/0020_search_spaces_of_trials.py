@@ -1,4 +1,4 @@
-"""Store which search space a trial is from, because users can change it.
+"""Add the revision of the search space from which a trial was created, because users can change the space.
 
 Revision ID: 0020
 Revises: 0019

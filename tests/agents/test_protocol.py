@@ -115,7 +115,7 @@ def test_an_agent_that_says_nothing_loses_its_lease(sqlite_service: AgentService
     assert (again["segment"], again["iteration"], again["checkpoint"]["uri"]) == (2, 1, "mem://one")
     gone = service.client.post(f"/experiments/{name}/assignments/{lost['lease']}/reports", json=_report(3))
     assert gone.status_code == 410
-    assert "said nothing" in gone.json()["detail"]
+    assert "sent nothing" in gone.json()["detail"]
     for iteration in (2, 3, 4):
         verdict = service.report(again, iteration, 0.3)
     assert verdict["verdict"] == "stop"

@@ -170,5 +170,5 @@ def test_change(search: Search, sqlite_store: Store) -> None:
     new = 'space.beta={"type": "uniform", "lower": 0, "upper": 1}'
     refused = CliRunner().invoke(commands.app, ["change", "halved", "--set", new]).exception
     assert isinstance(refused, SpecError)
-    assert "beta is new: give the value that it had in the trials so far" in str(refused)
+    assert "beta is new; pass the value that it had in the trials so far" in str(refused)
     assert "revision 2" in output("change", "halved", "--set", new, "--set", "assume.beta=null")

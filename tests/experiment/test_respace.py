@@ -81,21 +81,21 @@ def test_a_domain_replaces_the_one_that_was_there_and_objects_are_merged(sqlite_
 def test_what_is_refused_says_why(sqlite_store: Store) -> None:
     begun, _, _ = begin(sqlite_store, 1, spec=a_spec(num_samples=4))
     assert mistake(sqlite_store, begun, space={"dropout": DROPOUT}) == (
-        "/assume/dropout: dropout is new: give the value that it had in the trials so far, or null to leave their results out "
-        "of the search"
+        "/assume/dropout: dropout is new; pass the value that it had in the trials so far, or null to exclude their results from "
+        "the search"
     )
     fixed = sqlite_store.experiments.create(a_spec(num_samples=4, space={"lr": LR, "steps": 20}))
     sqlite_store.drivers.claim(fixed.id, "driver", 60.0, T0)
     fixed = sqlite_store.experiments.get(fixed.public_id)
     assert mistake(sqlite_store, fixed, space={"steps": {"type": "randint", "lower": 1, "upper": 9}}) == (
-        "/assume/steps: steps was 20 so far, which lies outside its domain: give null to leave the results of those trials out "
-        "of the search"
+        "/assume/steps: steps was 20 so far, which lies outside its domain; pass null to exclude the results of those trials "
+        "from the search"
     )
     outside = mistake(sqlite_store, begun, space={"dropout": DROPOUT}, assume={"dropout": 0.7})
     assert outside == "/assume/dropout: 0.7 lies outside the domain of dropout"
     unknown = mistake(sqlite_store, begun, space={"dropout": DROPOUT}, assume={"dropout": None, "dropuot": 1})
     assert unknown == "/assume/dropuot: not a new parameter; did you mean dropout?"
-    assert mistake(sqlite_store, begun, assume={"lr": 1}) == "/assume: is for a change of the space, and there is none"
+    assert mistake(sqlite_store, begun, assume={"lr": 1}) == "/assume: is only allowed with a change of the space"
     assert mistake(sqlite_store, begun, space={"lr": 0.1}) == (
         "/space: the new space has no parameters, so there is nothing to search"
     )
@@ -115,7 +115,7 @@ def test_what_is_refused_says_why(sqlite_store: Store) -> None:
             "a grid is a list of trials that is fixed when the experiment is created; fork the experiment",
         ),
         ({}, {"lr": {"grid_search": [1, 2]}}, "a grid is a list of trials"),
-        ({"search": {"type": "define_by_run"}}, {"lr": HIGH}, "the training code asks for its parameters"),
+        ({"search": {"type": "define_by_run"}}, {"lr": HIGH}, "the training code asks for parameters"),
         ({"search": {"type": "python", "repr": "Mine()"}}, {"lr": HIGH}, "the searcher is a Python object"),
         (
             {"scheduler": {"type": "pbt", "hyperparam_mutations": {"lr": [0.01, 0.02]}}, "max_t": 9},

@@ -205,7 +205,7 @@ def _write_ray(root: Path, configs: list[dict[str, Any]]) -> None:
 def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"expected one of loss, nested/a, time_total_s, got 'los'; did you mean loss"):
         tuner.import_ray(RAY, metric="los", mode="min")
-    with pytest.raises(NotFound, match=r"no folder of a trial with params\.json"):
+    with pytest.raises(NotFound, match=r"no folder with the files params\.json"):
         tuner.import_ray(tmp_path, metric="loss", mode="min")
 
 

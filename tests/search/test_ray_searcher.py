@@ -140,7 +140,7 @@ class Failing(Recorder):
 
 def test_the_generator_of_variants_is_random_search() -> None:
     assert from_argument(BasicVariantGenerator(max_concurrent=2)).to_json() == {"type": "random"}
-    with pytest.raises(SpecError, match="give points_to_evaluate to tuner.run"):
+    with pytest.raises(SpecError, match="pass points_to_evaluate to tuner.run"):
         from_argument(BasicVariantGenerator(points_to_evaluate=[{"x": 1}]))
 
 

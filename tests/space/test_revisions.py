@@ -98,7 +98,9 @@ def test_the_space_of_a_configuration_is_the_newest_one_that_holds_it() -> None:
 def test_a_change_in_words() -> None:
     after = {"lr": tuner.uniform(0, 1), "steps": tuner.randint(1, 100), "dropout": tuner.quniform(0, 0.5, 0.1)}
     said = in_words(Space.from_python(WIDE), Space.from_python(after), {"dropout": 0.0})
-    assert said == "lr from loguniform(0.0001, 1) to uniform(0, 1); dropout is new, and was 0.0 before; width is gone"
+    assert (
+        said == "lr from loguniform(0.0001, 1) to uniform(0, 1); dropout is new, and was 0.0 before; width is removed"
+    )
 
 
 DOMAINS = st.sampled_from(

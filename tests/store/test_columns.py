@@ -127,7 +127,7 @@ def test_what_is_wrong_is_said(store: Store, options: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         store.trials.sorted_page(made.id, **options)
     token = store.trials.sorted_page(made.id, sort="params.lr", page_size=2)[0].next_token
-    with pytest.raises(SpecError, match="page token of this order"):
+    with pytest.raises(SpecError, match="page token for this sort order"):
         store.trials.sorted_page(made.id, sort="-params.lr", page_token=token)
 
 

@@ -63,7 +63,7 @@ def test_a_zip_file_is_packed_again_below_a_folder_and_unpacked(tmp_path: Path) 
         (lambda z: z.writestr("c:a", ""), "leads out of its folder"),
         (lambda z: z.writestr("a//b", ""), "leads out of its folder"),
         (lambda z: z.writestr("a\x1b[2J.py", ""), "characters"),
-        (lambda z: z.writestr("a" * 300, ""), "length"),
+        (lambda z: z.writestr("a" * 300, ""), "too long"),
         (lambda z: z.writestr(entry("a", stat.S_IFLNK | 0o777), "/etc/passwd"), "is a link"),
         (lambda z: z.writestr(entry("a", stat.S_IFCHR | 0o666), ""), "or a device"),
         (lambda z: z.writestr(entry("a", method=zipfile.ZIP_LZMA), "x"), "other than deflate"),

@@ -1,4 +1,4 @@
-"""The calls that an agent makes to a service. Each may be made again, so a lost answer does no harm."""
+"""The calls that an agent makes to a service. Repeating a call is harmless, so lost answers are too."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verd
 from tuner.errors import Gone
 
 ASK_S = 20.0
-"""Seconds that the service waits for a trial before it says that there is none."""
+"""Seconds that the service waits for a trial before it answers that it has none."""
 CALL_S = 60.0
-"""Seconds to wait for the answer to a call, before it is made again."""
+"""Seconds to wait for the answer to a call before repeating it."""
 PATIENCE_S = 3600.0
-"""Seconds for which a call is made again while the service does not answer. The trial waits meanwhile."""
+"""Seconds for which a call is repeated while the service does not answer. The trial waits meanwhile."""
 _GONE = 410
 
 Assignment = Mapping[str, Any]
-"""The trial that the service has lent: the fields of `tuner.api.schemas.Assignment`."""
+"""A trial that the service has given to this agent: the fields of `tuner.api.schemas.Assignment`."""
 
 
 class Leases:
-    """Asks for trials of one experiment, and speaks to the service about those that it has. Belongs to one event loop.
+    """Gets trials of one experiment from the service, and reports on them. Belongs to one event loop.
 
     Args:
         address: the URL of the service.
-        token: of the role agent, or of an editor; None if the service needs none, or for TUNER_TOKEN.
+        token: a token of an agent or an editor. None: TUNER_TOKEN, or no token if that is not set.
         experiment: its id or name.
-        agent: the name under which the log of the experiment shows this agent.
-        lease_s: how long the service waits for a word from this agent before it starts its trials again elsewhere.
+        agent: the name of this agent in the log of the experiment.
+        lease_s: seconds without a call from this agent after which the service starts its trials again elsewhere.
     """
 
     def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:
@@ -51,11 +51,11 @@ class Leases:
         await self._http.aclose()
 
     async def ask(self, wait_s: float = ASK_S) -> Assignment | None:
-        """Return a trial to train, or None if there is none at the moment.
+        """Return a trial to train, or None if the service has none at the moment.
 
         Raises:
             Gone: the experiment has ended.
-            ServiceError: the service refuses, or does not answer.
+            ServiceError: the service rejects the call, or does not answer.
         """
         body = {
             "agent": self._agent,
@@ -68,7 +68,10 @@ class Leases:
         return found or None
 
     async def report(self, lease: Assignment, reports: Sequence[Report]) -> tuple[Verdict, str]:
-        """Send reports, and return the verdict on the last one, and what the next verdict will be as far as that is known."""
+        """Send reports. Return the verdict on the last one, and the action that the trial should take next.
+
+        The action is "continue", unless a user or the scheduler has already decided to interrupt the trial.
+        """
         *earlier, last = (_written(lease, report) for report in reports)
         for one in earlier:
             one.pop("waits")
@@ -84,23 +87,23 @@ class Leases:
         return verdict, str(said["wanted"])
 
     async def checkpoint(self, lease: Assignment, info: CheckpointInfo) -> None:
-        """Say that a checkpoint is there."""
+        """Tell the service that a checkpoint is stored."""
         await self._post(f"/{lease['lease']}/checkpoints", {"iteration": info.step, **_place(info)})
 
     async def heartbeat(self, lease: Assignment) -> str:
-        """Keep the lease, and return what is wanted: "continue", or the verdict that the trial will get."""
+        """Renew the lease. Return the action that the trial should take: "continue", or the verdict that it will get."""
         found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
         return str(found["wanted"])
 
     async def log(self, lease: Assignment, chunks: Sequence[LogChunk]) -> None:
-        """Send pieces of what the trial has printed."""
+        """Send pieces of the trial's output."""
         for chunk in chunks:
             if chunk.size:
                 data = base64.b64encode(chunk.content()).decode()
                 await self._post(f"/{lease['lease']}/log", {"start": chunk.start, "data": data})
 
     async def end(self, lease: Assignment, outcome: Outcome) -> None:
-        """Say how the trial, or this part of it, has ended. A lease that has ended already is no error."""
+        """Tell the service how this segment of the trial has ended. Do nothing if the lease has ended already."""
         failure = outcome.failure
         try:
             if outcome.kind == "returned":
@@ -130,7 +133,7 @@ class Leases:
             assert error is not None
             raise protocol.unreachable(self.address, error)
         if answer.status_code == _GONE:
-            raise Gone(str(answer.json().get("detail", "it has ended")))
+            raise Gone(str(answer.json().get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)
         return dict(answer.json()) if answer.content else {}
 

@@ -1,6 +1,6 @@
-"""The loop of an agent: ask for a trial, run it in a process of this machine, pass on what it reports.
+"""The loop of an agent: get a trial, run it in a process on this machine, send its reports to the service.
 
-Trials run as those of the local executor do, in warm processes under a `GroupManager`. Its driver is at the other end of HTTP.
+Trials run in warm processes under a `GroupManager`, as with the local executor. Their driver is reached over HTTP.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 5.0
 """The most seconds between two heartbeats."""
 AGAIN_S = 2.0
-"""Seconds to wait after an experiment that does not exist yet."""
+"""Seconds between two attempts if the experiment does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,10 @@ class Work:
     """The function that an agent runs, and its folders.
 
     Args:
-        make: returns what to run, a function or a script, for an objective; None: the entrypoint of the experiment.
+        make: returns the function or the script to run, given the name of the objective. None: run the experiment's entrypoint.
         home: a folder for logs, and for checkpoints if no other place is known.
-        storage: where checkpoints are stored; None: where the experiment says, if this machine has that place.
-        parallel: how many trials run at once.
+        storage: where checkpoints are stored. None: in the experiment's storage, if this machine can reach it.
+        parallel: the number of trials that run at once.
         say: prints a line.
     """
 
@@ -61,7 +61,7 @@ class Work:
 @dataclass(slots=True, eq=False)
 class _Running:
     lease: Assignment
-    told: str = "continue"  # the interrupt that its process has been told of
+    told: str = "continue"  # the newest interrupt that was sent to its process
     last: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     gone: bool = False
@@ -84,7 +84,7 @@ class Agent:
         """Work until the experiment has ended, or `stop` is called.
 
         Raises:
-            ServiceError: the service refuses this agent, or has not answered for very long.
+            ServiceError: the service rejects this agent, or has not answered for very long.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
@@ -116,7 +116,7 @@ class Agent:
                 await self._train(lease)
 
     async def _ask(self) -> Assignment | None:
-        """Return a trial, an empty one if there is none now, or None if there is nothing more to do."""
+        """Return a trial; an empty dict if there is none now; None if no more will come."""
         asking = asyncio.create_task(self._leases.ask())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -191,13 +191,13 @@ class Agent:
         )
 
     def _code(self, lease: Assignment) -> CodeRef:
-        """Return what runs a trial: it is made once for each objective."""
+        """Return the code of a trial. It is made once for each objective."""
         metric = lease["metric"]
         if metric not in self._codes:
             made = self._work.make(metric) if self._work.make is not None else lease["entrypoint"]
             if made is None:
                 raise SpecError(
-                    "the experiment names no entrypoint: say what to run, as `tuner agent` URL module:function"
+                    "the experiment has no entrypoint; name the function to run: `tuner agent URL module:function`"
                 )
             here = os.getcwd()
             if isinstance(made, str):
@@ -212,7 +212,7 @@ class Agent:
         return self._codes[metric]
 
     def _storage(self, lease: Assignment) -> str:
-        """Return where checkpoints of this experiment are stored: where others reach them, if that is known."""
+        """Return where checkpoints of this experiment are stored, if possible where other machines can read them."""
         experiment, theirs = lease["experiment_id"], str(lease["storage"])
         if self._work.storage is not None:
             return join(self._work.storage, experiment)
@@ -221,7 +221,7 @@ class Agent:
         return str(self._work.home / "checkpoints" / experiment)
 
     async def _beat(self, running: _Running) -> None:
-        """Keep the lease, and pass on what users want of the trial."""
+        """Renew the lease, and pass interrupts on to the trial."""
         every = min(BEAT_S, running.lease["lease_s"] / 4)
         while True:
             await asyncio.sleep(every)
@@ -231,7 +231,7 @@ class Agent:
                 await self._lost(running, str(error))
                 return
             except ServiceError as error:
-                log.info("a heartbeat was not answered: %s", error)
+                log.info("the service did not answer a heartbeat: %s", error)
 
     def _heed(self, running: _Running, wanted: str) -> None:
         if wanted not in ("continue", running.told) and self._manager is not None:
@@ -239,20 +239,20 @@ class Agent:
             self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
 
     async def _lost(self, running: _Running, why: str) -> None:
-        """End a trial whose lease is gone: it continues elsewhere."""
+        """End a trial whose lease has ended. The trial continues elsewhere."""
         running.gone = True
         running.verdict = Verdict(action="stop", reason=why)
         if self._manager is not None:
             await self._manager.interrupt(running.lease["segment_id"], "kill")
 
     async def _refused(self, running: _Running, why: str) -> None:
-        """Fail a trial whose report the service refuses, such as one without the objective."""
+        """Fail a trial whose report the service rejects, for instance because it lacks the objective."""
         running.gone = True
         failure = Failure(kind="user", cause="report", message=why)
         await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
         await self._lost(running, why)
 
-    # -- what its process says ---------------------------------------------------------------------------------------------
+    # -- messages from its process -----------------------------------------------------------------------------------------
 
     def waiting(self, segment_id: str, reason: str) -> None:
         """Do nothing: the service knows that this agent has the trial."""
@@ -310,7 +310,7 @@ class Agent:
                         await self._leases.checkpoint(running.lease, given[0])
                 return None
             case _:
-                raise NotImplementedError(f"a trial of an agent cannot use this ({question}); run it on Ray or locally")
+                raise NotImplementedError(f"a trial on an agent cannot call {question!r}; run it on Ray or locally")
 
     def _later(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -323,7 +323,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _how(running: _Running, outcome: Outcome) -> str:
-    """Say how a trial has ended, in one line."""
+    """Describe in one line how a trial has ended."""
     best = " ".join(f"{name}={value:.6g}" for name, value in running.last.items())
     if outcome.failure is not None:
         return printable(f"failed: {outcome.failure.message}")

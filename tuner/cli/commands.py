@@ -171,7 +171,7 @@ def serve(
 
 @app.command(cls=OnNeither)
 def agent(
-    address: Annotated[str, typer.Argument(metavar="URL", help="of the service, such as http://host:8000")],
+    address: Annotated[str, typer.Argument(metavar="URL", help="URL of the service, such as http://host:8000")],
     target: Annotated[
         str | None, typer.Argument(help="module:function or FILE.py:FUNCTION; by default the experiment's entrypoint")
     ] = None,
@@ -180,7 +180,7 @@ def agent(
         str | None, typer.Option(help="instead of a function: a program and its arguments, as 'train.py --lr {lr}'")
     ] = None,
     metric_pattern: Annotated[
-        str | None, typer.Option(help="a regular expression that reads metrics from what the program prints")
+        str | None, typer.Option(help="a regular expression that finds metrics in the output of the program")
     ] = None,
     storage: Annotated[
         str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")
@@ -188,12 +188,12 @@ def agent(
     parallel: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="name of this agent; by default host:pid")] = None,
     lease_s: Annotated[
-        float, typer.Option(min=1.0, help="seconds without a word from this agent until its trial is started again")
+        float, typer.Option(min=1.0, help="seconds without a call from this agent until its trial is started again")
     ] = 60.0,
 ) -> None:
     """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
 
-    The machine needs neither Ray nor a database. Ctrl-C and SIGTERM give the trials back. TUNER_TOKEN has the token.
+    The machine needs neither Ray nor a database. Ctrl-C and SIGTERM give the trials back. The token is read from TUNER_TOKEN.
     """
     from tuner.cli.agent import work
 
@@ -389,7 +389,7 @@ def replay(
     concurrent: Annotated[
         int | None, typer.Option(min=1, help="trials at the same time; default: as many as there were")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print print everything as one JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
 ) -> None:
     """Show when another scheduler would have stopped the recorded trials, and at what cost and with what result."""
     from tuner.cli import remote
@@ -525,7 +525,7 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            help=("csv, json or parquet; default: by the ending of the file; default: by the ending of the file"),
+            help="csv, json or parquet; default: by the ending of the file",
         ),
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="a row for each report instead of each trial")] = False,

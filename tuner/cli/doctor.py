@@ -54,7 +54,7 @@ class Finding:
 
 
 def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
-    """Yield what each check finds, one after the other.
+    """Yield the findings of each check, one check after the other.
 
     quick: skip the checks that start processes: torch, distributed training, Ray.
     """

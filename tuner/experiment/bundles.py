@@ -37,8 +37,8 @@ class Bundle:
 class Bundles:
     """The bundles in the storage of a service.
 
-    Each method notes that a bundle is used before it looks for the file. So `prune` either keeps the file, or has deleted
-    it before the look.
+    Each method records the use of a bundle before it looks for the file. So `prune` either keeps the file, or has deleted
+    it before the method looks.
     """
 
     def __init__(self, storage: str, store: Store) -> None:

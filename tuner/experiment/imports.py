@@ -1,7 +1,7 @@
-"""Write a search that another tool has run into the database, as an experiment that has ended.
+"""Write a search of another tool into the database, as an experiment that has ended.
 
-Its log is that of a search of our own: it is folded by the same core, and the page, `tuner.load`, `warm_start` and `tuner.replay`
-read it as any other.
+The log has the same form as that of any search: the same core folds it, and the page, `tuner.load`, `warm_start` and
+`tuner.replay` can read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EPOCH = 0
 class ImportedTrial:
     """A trial of another tool."""
 
-    params: Mapping[str, Any]  # flat, as the search space names them
+    params: Mapping[str, Any]  # flat, with the names of the search space
     began: float  # seconds since the epoch
     ended: float
     reports: Sequence[tuple[float, Mapping[str, float], int | None]]  # time, metrics, step
@@ -58,19 +58,19 @@ def write(
 ) -> ExperimentRecord:
     """Create the experiment with its whole log, and return it.
 
-    Until the last commit the experiment is "failed", and its error says that the import is not complete. If this process is
-    killed, that stays; the next import from the same place into the same name replaces the experiment.
+    Until the last commit the experiment is "failed", with an error that the import is incomplete. If this process is killed, the
+    experiment stays in this state, and the next import from the same place into the same name replaces it.
 
     Args:
         store: the database.
-        name: of the experiment.
-        project: of the experiment.
+        name: the name of the experiment.
+        project: the project of the experiment.
         space: its search space. A trial may have more parameters, or lack some of them.
         metrics: the objectives.
-        modes: "min" or "max" for each.
-        trials: in the order of their numbers.
-        origin: where they come from, in words.
-        scope: which value of a trial counts.
+        modes: "min" or "max" for each objective.
+        trials: the trials, in the order of their numbers.
+        origin: the source of the trials, in words.
+        scope: whether a trial's best value ("all") or last value counts.
 
     Raises:
         SpecError: there are no trials, or the name or the space is not valid here.
@@ -117,7 +117,7 @@ def write(
 
 
 def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
-    """Delete what an interrupted import from the same place has left. If that import still runs, it fails at its next commit."""
+    """Delete incomplete experiments of imports from the same place. If such an import still runs, its next commit fails."""
     for record in store.experiments.named(spec.name):
         if record.incomplete and record.project == spec.project and (record.error is None or origin in record.error):
             store.experiments.seize(record.id)
@@ -125,11 +125,11 @@ def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
 
 
 def _not_here(config: dict[str, Any]) -> None:
-    raise SpecError("this experiment was imported from another tool, so its training function is not known here")
+    raise SpecError("this experiment was imported from another tool, so its training function is not known")
 
 
 def _log(trials: Sequence[ImportedTrial], origin: str) -> Iterator[e.Event | d.Decision]:
-    """Yield what the driver would have logged, in the order of time."""
+    """Yield the entries that a driver would have logged, ordered by time."""
     found: list[tuple[float, int, int, e.Event | d.Decision]] = []
     for number, trial in enumerate(trials):
         entries = list(_of_trial(number, trial, origin))
@@ -170,5 +170,5 @@ def _of_trial(number: int, trial: ImportedTrial, origin: str) -> Iterator[tuple[
 
 
 def finite(value: Any) -> bool:
-    """Return whether this is a number that a metric may have."""
+    """Return whether a metric may have this value: a number that is not infinite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isinf(value)

@@ -79,9 +79,9 @@ def newest(store: Store, public_id: str) -> Place | None:
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return where the best checkpoint was saved or, without one, where the best value was reported.
+    """Return the place where the best checkpoint was saved, or else where the best value was reported.
 
-    None without a best trial.
+    Return None if there is no best trial.
     """
     if not experiment.best:
         return None

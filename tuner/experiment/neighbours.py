@@ -1,4 +1,4 @@
-"""The neighbours of a trial: the trials with the most similar configurations, and what they reached."""
+"""The neighbours of a trial: the trials with the most similar configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
 MAX_COMPARED = 10_000
-"""At most this many trials are compared: of more, the best half of this number, and others that are spread over the rest."""
+"""The most trials that are compared. If there are more, half of these are the best ones; the others are spread over the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Neighbour:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
-    changes: parameter -> (value of the trial that was asked about, value of this one), the largest difference first. None: it
+    changes: parameter -> (value of the original trial, value of this neighbour), the largest difference first. None: the trial
     does not have the parameter.
     """
 
@@ -34,18 +34,18 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The nearest trials first. left_out: how many trials were not compared, because there are more than MAX_COMPARED."""
+    """The nearest trials first. left_out: the number of trials beyond MAX_COMPARED, which were not compared."""
 
     items: Sequence[Neighbour]
     left_out: int
 
 
 def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbours:
-    """Return the `count` trials whose configurations are nearest to that of a trial of the experiment.
+    """Return the `count` trials of the experiment whose configurations are nearest to that of `trial`.
 
-    The distance is Euclidean in the unit cube of the space, divided by the cube's diagonal. Two different categories of a choice
-    without an order are as far apart as the ends of an axis, and so are a parameter and its absence. Configurations of an earlier
-    space of the experiment are compared as ones of the present space, see `Revisions.carried`.
+    The distance is Euclidean in the unit cube of the space, divided by the cube's diagonal. Different categories of an unordered
+    choice are as far apart as the ends of an axis, and so are a value of a parameter and its absence. Configurations of earlier
+    spaces of the experiment are converted to the present space, see `Revisions.carried`.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -77,7 +77,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
 
 
 def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return how far each of the others is from `own` along one axis, from 0 to 1."""
+    """Return the distance of each of the others from `own` along one axis, from 0 to 1."""
     here = _place(parameter, own)
     there = np.array([_place(parameter, params) for params in others])
     if parameter.kind == "choice" and not parameter.ordered:
@@ -89,7 +89,7 @@ def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping
 
 
 def _place(parameter: Parameter, params: Mapping[str, Any]) -> float:
-    """Return the coordinate of a configuration; NaN if it has no value of the parameter, or none that is in its domain."""
+    """Return the coordinate of a configuration along one axis; NaN if it has no value there, or one outside the domain."""
     if parameter.path not in params:
         return math.nan
     value = params[parameter.path]

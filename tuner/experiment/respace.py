@@ -1,4 +1,4 @@
-"""Change the search space of an experiment: check the new space, and say what becomes of the trials so far."""
+"""Change the search space of an experiment: check the new space, and the values of new parameters in earlier trials."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""The most changes of the space of an experiment. All of them are kept in its spec."""
+"""The most changes of the space of an experiment. The spec keeps all earlier spaces."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
 
 def merged(space: Any, patch: Any) -> Any:
-    """Return a space with a merge patch (RFC 7396). A domain, which is an object with a type, replaces what was there."""
+    """Apply a merge patch (RFC 7396) to a space. A domain, which is an object with a type, replaces the old value as a whole."""
     if not isinstance(patch, Mapping) or isinstance(patch.get("type"), str) or patch.keys() == {"grid_search"}:
         return patch
     found = dict(space) if isinstance(space, Mapping) else {}
@@ -38,26 +38,26 @@ def merged(space: Any, patch: Any) -> Any:
 
 
 def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *, begun: bool) -> dict[str, Any]:
-    """Return the changes of a spec, in the form of `Spec.amended`, that give it a new search space. None if it is the same.
+    """Return the changes of a spec that give it a new search space, in the form of `Spec.amended`; {} if it is the same space.
 
     Args:
         spec: the present spec.
         patch: a merge patch of its space, see `merged`.
-        assume: path of a new parameter -> the value that it had in the trials so far; None leaves their results out of models.
+        assume: path of a new parameter -> its value in the trials so far. None excludes their results from models.
         begun: whether there are trials, so that `assume` must have every new parameter.
 
     Raises:
-        SpecError: the space is wrong, or the scheduler or the searcher cannot go on in it. The error lists all mistakes.
+        SpecError: the space is wrong, or the scheduler or the searcher cannot use it. The error lists all mistakes.
     """
     data = merged(spec.space, patch)
     if data == spec.space:
         if assume:
-            raise SpecError("is for a change of the space, and there is none", "/assume")
+            raise SpecError("is only allowed with a change of the space", "/assume")
         return {}
     before = Space.from_json(spec.space, opaque=True)
     if objects(data) - objects(spec.space):
         raise SpecError(
-            "a Python object cannot be sent as JSON; those of the present space may stay as they are", "/space"
+            "a Python object cannot be sent as JSON; only the objects of the present space may be used", "/space"
         )
     after = Space.from_json(data, opaque=True)
     errors = _mistakes(spec, before, after)
@@ -69,14 +69,14 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
 
 
 def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
-    """Return path -> value of new parameters, and what is wrong with `assume`."""
+    """Return path -> value of new parameters, and the errors in `assume`."""
     new = {p.path: p for p in added(before, after)}
     found: dict[str, Any] = {}
     errors: Errors = []
     for path, value in assume.items():
         pointer = f"/assume/{escape(path)}"
         if path not in new:
-            known = did_you_mean(path, new) or f"; new are {', '.join(new) or 'none'}"
+            known = did_you_mean(path, new) or f"; the new parameters are: {', '.join(new) or 'none'}"
             errors.append((pointer, f"not a new parameter{known}"))
         elif value is not None:
             try:
@@ -86,31 +86,31 @@ def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool
     fixed = constants(before)
     for path in new if begun else ():
         if path not in assume:
-            message = f"{path} is new: give the value that it had in the trials so far"
-            message += ", or null to leave their results out of the search"
+            message = f"{path} is new; pass the value that it had in the trials so far"
+            message += ", or null to exclude their results from the search"
             if path in fixed:
                 message = (
-                    f"{path} was {fixed[path]!r} so far, which lies outside its domain: give null to leave the results of those "
-                    "trials out of the search"
+                    f"{path} was {fixed[path]!r} so far, which lies outside its domain; pass null to exclude the results of "
+                    "those trials from the search"
                 )
             errors.append((f"/assume/{escape(path)}", message))
     return found, errors
 
 
 def _value(space: Space, path: str, value: Any) -> Any:
-    """Return a value that a user gave in the form of flat params. A category may be given by its label or its index."""
+    """Return a user's value in the form of flat params. The value of a category may be its label or its index."""
     p = space[path]
     if p.kind == "choice" and not p.plain and value in p.labels:
         return p.labels.index(value)
     if not p.contains(value):
-        raise SpecError("it is outside", path)
+        raise SpecError("is outside its domain", path)
     return p.normal_form(value)
 
 
 def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
-    """Return why the experiment cannot go on in the new space."""
+    """Return the reasons why the experiment cannot use the new space."""
     if len(spec.former_spaces) >= MOST_REVISIONS:
-        return [("/space", f"was changed {MOST_REVISIONS} times, which is the most; {_FORK}")]
+        return [("/space", f"was changed {MOST_REVISIONS} times already, the most that is allowed; {_FORK}")]
     if not len(after):
         return [("/space", "the new space has no parameters, so there is nothing to search")]
     if before.has_grid or after.has_grid:
@@ -125,7 +125,7 @@ def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
         if part.get("type") == "python":
             what = "scheduler" if name == "scheduler" else "searcher"
             return [
-                ("/space", f"the {what} is a Python object, and only Python can tell whether it can go on; {_FORK}")
+                ("/space", f"the {what} is a Python object, so it is not known whether it can use a new space; {_FORK}")
             ]
     try:
         options = {key: value for key, value in wanted["search"].items() if key != "warm_start"}
@@ -147,8 +147,8 @@ def _why_not(searcher: Searcher) -> str:
         case "grid":
             return "a grid is a list of trials that is fixed when the experiment is created"
         case "define_by_run":
-            return "with define_by_run, the training code asks for its parameters, and the space does not list them"
+            return "with define_by_run, the training code asks for parameters that the space does not list"
         case "ray":
-            return "a searcher of Ray Tune keeps what it has learned in the first space"
+            return "a searcher of Ray Tune can use only the first space"
         case other:
-            return f"the searcher {other} cannot go on in another space"
+            return f"the searcher {other} can use only the first space"

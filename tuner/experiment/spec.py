@@ -243,8 +243,8 @@ class ExperimentPatchModel(BaseModel):
     )
     assume: dict[str, Any] | None = Field(
         default=None,
-        description="for each new parameter the value that it had in the trials so far, by its path; null leaves their results "
-        "out of the search",
+        description="path of a new parameter -> the value that it had in the trials so far; null excludes their results from "
+        "the search",
         examples=[{"dropout": 0.0}],
     )
 

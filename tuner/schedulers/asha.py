@@ -1,7 +1,7 @@
 """ASHA with stopping: at each rung, a trial continues only if it is among the best 1/eta of those that have reached it.
 
 Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel Hyperparameter
-Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes trials; that is
+Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes trials, as in
 `asha_promotion`. This scheduler stops trials instead, like Ray Tune and Optuna.
 """
 

@@ -1,4 +1,4 @@
-"""`tuner.import_optuna` and `tuner.import_ray`: searches of other tools, as experiments of this home."""
+"""`tuner.import_optuna` and `tuner.import_ray`: import searches of other tools as experiments of this home."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["import_optuna", "import_ray"]
 NOT_METRICS = frozenset(
     ("timestamp", "time_this_iter_s", "time_since_restore", "iterations_since_restore", "pid", "training_iteration")
 )
-"""Numbers that Ray Tune adds to each result and that say nothing about the training."""
+"""Numbers that Ray Tune adds to each result and that are not metrics of the training."""
 WIDE = 100.0
-"""The ratio of the largest to the smallest value from which a guessed range is logarithmic."""
+"""A guessed range is logarithmic if the ratio of the largest to the smallest value is at least this."""
 
 
 @keywords_explained
@@ -48,13 +48,13 @@ def import_optuna(
     ``tuner.run(..., warm_start=["NAME"])``. Trials that were pruned count as stopped. Trials that have not ended are left out.
 
     Args:
-        storage: URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
-        study_name: name of the study. None: the only one.
-        name: name of the experiment. None: that of the study.
-        project: project of the experiment.
+        storage: the URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
+        study_name: the name of the study. None: the only one.
+        name: the name of the experiment. None: the name of the study.
+        project: the project of the experiment.
 
     Raises:
-        NotFound: there is no such study. The message names those that there are.
+        NotFound: there is no such study. The message lists the existing ones.
         SpecError: the study has no trial that has ended.
     """
     import optuna
@@ -84,7 +84,7 @@ def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.St
     if "://" not in where:
         if not os.path.exists(where):
             raise NotFound(
-                f"expected the URL of a storage, such as sqlite:///optuna.db, or a journal file, got {where!r}"
+                f"expected the URL of a storage, such as sqlite:///optuna.db, or the path of a journal file, got {where!r}"
             )
         where = JournalStorage(JournalFileBackend(where))
     elif where.startswith("sqlite:///") and not os.path.exists(where.removeprefix("sqlite:///")):
@@ -93,20 +93,20 @@ def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.St
     if study_name is None:
         if len(names) != 1:
             raise SpecError(
-                f"the storage has {len(names)} studies, so a name is needed: {', '.join(names)}", "/study_name"
+                f"the storage has {len(names)} studies; expected the name of one: {', '.join(names)}", "/study_name"
             )
         study_name = names[0]
     if study_name not in names:
         raise NotFound(
-            f"no study {study_name!r}{did_you_mean(study_name, names, chr(39))}; there are {', '.join(names)}"
+            f"no study {study_name!r}{did_you_mean(study_name, names, chr(39))}; the storage has {', '.join(names)}"
         )
     return optuna.load_study(study_name=study_name, storage=where)
 
 
 def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
-    """Return the parameters that all trials have, each with all values that any trial could have drawn.
+    """Return the parameters that all trials have. A domain contains all values that any trial could have drawn.
 
-    The others depend on the values of these; a trial keeps them beside the space.
+    Other parameters depend on the values of these. They are not part of the space, but trials keep their values.
     """
     import optuna
 
@@ -172,29 +172,30 @@ def import_ray(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Write the results that Ray Tune has left in a folder into this home's database, as an experiment that has ended.
+    """Write a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
 
-    It reads ``params.json`` and ``result.json`` of each trial; no pickle is loaded. Trials that ended before the longest one
-    count as stopped, and trials with an ``error.txt`` as failed.
+    It reads ``params.json`` and ``result.json`` of each trial; it loads no pickles. Trials with an ``error.txt`` count as failed.
+    Others count as stopped if they have fewer results than the longest trial.
 
     Args:
-        folder: of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
+        folder: the folder of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
         metric: the reported metric to compare trials by.
         mode: "min" or "max".
-        space: the search space. None: ranges that contain the values of all trials, which are guesses. Pass the space if a new
-            search should learn from this one over a larger one.
-        name: name of the experiment. None: that of the folder.
-        project: project of the experiment.
+        space: the search space. None: guess ranges that contain the values of all trials. Pass the space if a new search over a
+            larger space should learn from this one.
+        name: the name of the experiment. None: the name of the folder.
+        project: the project of the experiment.
 
     Raises:
         NotFound: the folder has no results of Ray Tune.
-        SpecError: no trial has reported the metric, and the message names those that there are; or a trial does not lie in the
-            space.
+        SpecError: no trial has reported the metric (the message lists the reported ones), or a trial does not lie in the space.
     """
     root = Path(folder).expanduser()
     found = [path.parent for path in sorted(root.glob("*/params.json")) if (path.parent / "result.json").exists()]
     if not found:
-        raise NotFound(f"{root} has no folder of a trial with params.json and result.json, as Ray Tune writes them")
+        raise NotFound(
+            f"{root} has no folder with the files params.json and result.json that Ray Tune writes for a trial"
+        )
     read = [(json.loads((at / "params.json").read_text() or "{}"), _rows(at / "result.json"), at) for at in found]
     read = [(params, rows, at) for params, rows, at in read if rows]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
@@ -219,7 +220,10 @@ def import_ray(
 
 
 def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the flat params of a trial, and what it has beside the space. Raise SpecError if it does not lie in the space."""
+    """Return the flat params of a trial, including values that are not in the space.
+
+    Raise SpecError if a parameter of the space has no value or one outside its domain.
+    """
     found = {path: value for path, value in flat.items() if path in space}
     if any(p.kind == "choice" and not p.plain for p in space.parameters):  # such a category is stored as its index
         top = {p.path.partition("/")[0] for p in space.parameters}
@@ -229,14 +233,14 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
         active = above is None or (above[0] in found and space[above[0]].index(found[above[0]]) == above[1])
         if active and not (p.path in found and p.contains(found[p.path])):
             value = repr(found[p.path]) if p.path in found else "no value"
-            raise SpecError(f"trial {folder.name} has {value} here, which is not in the space", f"/space/{p.path}")
+            raise SpecError(f"trial {folder.name} has {value}, which is not in the space", f"/space/{p.path}")
     inside = {path.partition("/")[0] for path in found if path not in flat}
     beside = {k: v for k, v in flat.items() if k.partition("/")[0] not in inside and _is_plain(v)}
     return beside | found
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the results of a trial. A line that was cut off when Ray was killed is left out."""
+    """Return the results of a trial. Leave out an incomplete last line, which a killed Ray may leave."""
     rows = []
     for line in path.read_text().splitlines():
         try:

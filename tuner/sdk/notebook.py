@@ -1,6 +1,6 @@
 """Show an area that is updated in place, and tables as HTML, in a notebook.
 
-Every text is escaped, since names and messages may come from anyone. Colours are chosen for light and for dark notebooks.
+All text is escaped, since names and messages may come from anyone. The colours suit both light and dark notebooks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.text import Text
 from tuner.names import printable
 
 ROWS = 30
-"""The number of rows that a table of trials or experiments shows; the last line says how many it leaves out."""
+"""The most rows that a table of trials or experiments shows. A line below it counts the others."""
 
 _ROW = "border-top:1px solid rgba(128,128,128,.25)"
 _CELL = (
@@ -33,21 +33,21 @@ _THEME = TerminalTheme(
 
 
 def is_here() -> bool:
-    """Return True in the kernel of a notebook, and False in a terminal with IPython or without."""
+    """Return True in the kernel of a notebook, and False in a terminal, even with IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 class Area:
-    """A part of a cell's output that is replaced instead of added to."""
+    """A part of a cell's output that each update replaces."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def show(self, page: str, plain: str) -> None:
-        """Show this HTML, or the plain text where there is no HTML."""
-        from IPython.display import display  # there is a kernel, so it is loaded already
+        """Show this HTML. Front ends without HTML show the plain text."""
+        from IPython.display import display  # loaded already, because there is a kernel
 
         data = {"text/html": page, "text/plain": plain}
         if self._handle is None:
@@ -68,7 +68,7 @@ def lines(text: Text) -> str:
 
 
 def bar(done: int, total: int) -> str:
-    """Return a bar that is filled up to `done` of `total`."""
+    """Return a progress bar for `done` of `total`, as HTML."""
     share = 100 * min(done, total) / total
     return (
         '<div style="height:4px;max-width:48em;margin:4px 0;background:rgba(128,128,128,.25)">'
@@ -81,7 +81,7 @@ Columns = Sequence[tuple[str, bool]]
 
 
 def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table. The cells may be styled texts."""
+    """Return a table as HTML. The cells may be styled texts."""
     aligns = ["right" if numbers else "left" for _, numbers in columns]
     head = "".join(
         f'<th style="{_CELL.format(align=align)};font-weight:normal;opacity:.6">{_cell(name)}</th>'
@@ -103,7 +103,7 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """Return a table of names and values, without those that are empty."""
+    """Return a table of names and values as HTML, without empty values."""
     rows = "".join(
         f'<tr><th style="{_CELL.format(align="left")};font-weight:normal;opacity:.6;vertical-align:top">{_cell(name)}</th>'
         f'<td style="text-align:left;white-space:pre-wrap">{_cell(value)}</td></tr>'
@@ -114,19 +114,19 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def box(*parts: str) -> str:
-    """Return the parts below each other."""
+    """Return the parts as HTML, one below the other."""
     return '<div style="line-height:1.5">' + "".join(parts) + "</div>"
 
 
 def left_out(shown: int, total: int, where: str) -> str:
-    """Return a line that says how many rows are not shown, and where they are; nothing if all are."""
+    """Return a line with the number of rows that are not shown, and where to find them. Return "" if all are shown."""
     if shown >= total:
         return ""
     return f'<div style="opacity:.6;font-size:90%">and {total - shown:,} more: {html.escape(where)}</div>'
 
 
 def number(value: float | None) -> str:
-    """Return a number to show, or nothing for None."""
+    """Return a number as text, or an empty text for None."""
     return "" if value is None else f"{value:.6g}"
 
 
@@ -150,7 +150,7 @@ def _cell(value: object) -> str:
 
 
 class Row(Protocol):
-    """Something that a table shows as a row."""
+    """An object that a table shows as a row."""
 
     COLUMNS: ClassVar[Columns]
 

@@ -1,7 +1,7 @@
-"""Call callbacks with what the log of a search has, each in a thread of its own.
+"""Read the log of a search and call callbacks with its entries. Each callback has its own thread.
 
-A thread continues reading where it stopped, a bounded number of entries at a time. The log is durable, so a slow callback falls
-behind and misses nothing. How far each callback has come is kept in a file of the home.
+A thread reads a limited number of entries at a time. The log is durable, so a slow callback falls behind but misses nothing. The
+position of each callback in the log is stored in a file in the home.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tuner.store.records import ExperimentRecord
 from tuner.store.series.thinning import explanation
 
 LIMIT = 500
-"""The number of log entries that a thread holds at most."""
+"""The most log entries that a thread holds in memory."""
 POLL_S = 0.3
 SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
 """Seconds that `tuner.run` waits at its end for callbacks that are behind."""
 TOLD = 5
-"""The number of errors of a callback that are logged with their traceback; the others are counted."""
+"""The number of errors of a callback that are logged with their traceback. Further errors are only counted."""
 
 log = logging.getLogger("tuner.callbacks")
 
@@ -60,11 +60,11 @@ class LogSource(Protocol):
         """Return the experiment as it is now."""
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
-        """Return the next entries behind this event_seq, in order; none if nothing was committed since."""
+        """Return the next entries after this event_seq, in order. The result is empty if no new entry was committed."""
 
 
 class StoredLog:
-    """The source that is a database."""
+    """A log in a database."""
 
     def __init__(self, store: Store, experiment_id: str) -> None:
         self._store, self._experiment_id = store, experiment_id
@@ -78,14 +78,14 @@ class StoredLog:
 
 
 class Call(NamedTuple):
-    """A method of a callback, and what it is called with."""
+    """A call of a callback's method: its name and its arguments."""
 
     method: str
     keywords: dict[str, Any]
 
 
 class Reader:
-    """Turns log entries into calls. Its trials are as they were at the last entry that was read."""
+    """Turns log entries into calls. Its trials have the state that they had at the last entry that was read."""
 
     def __init__(self, experiment: ExperimentRecord) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
@@ -97,11 +97,11 @@ class Reader:
         self._thinned = experiment.thinned_at is not None
 
     def read(self, entry: Entry) -> Iterator[Call]:
-        """Yield the calls that follow from an entry."""
+        """Yield the calls that an entry causes."""
         data = entry.data
         if entry.event == "amended" and "former_spaces" in data["changes"]:
             self._revision = len(data["changes"]["former_spaces"])
-            if self._revision == len(self._spaces):  # it was changed after this began to read
+            if self._revision == len(self._spaces):  # the space was changed after this reader was created
                 self._spaces.append(Space.from_json(data["changes"]["space"], opaque=True))
         if entry.event == "decision" and data["kind"] == "start":
             number = data["payload"]["number"]
@@ -132,7 +132,7 @@ class Reader:
                     **data["metrics"], "training_iteration": iteration, "timestamp": entry.time, "trial_id": trial.trial_id,
                     "config": trial.config,
                 }  # fmt: skip
-                if trial.number not in self._begun:  # it reported before the driver had noted that all ranks are there
+                if trial.number not in self._begun:  # its first report came before the event that all ranks had started
                     trial.status = "running"
                     self._begun.add(trial.number)
                     yield Call("on_trial_start", about)
@@ -169,7 +169,7 @@ class Reader:
         own = {name: value for name, value in params.items() if name not in space}
         try:
             trial.config = own | space.config(params, self._seed, trial.number)
-        except Exception:  # its choices are Python objects that only the training processes have
+        except Exception:  # its categories are Python objects that only the training processes have
             trial.config = dict(trial.params)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
@@ -189,17 +189,17 @@ class Observer:
         kept = json.loads(self._file.read_text()) if self._file.exists() else {}
         self.seq, self._ended_at = int(kept.get("seq", 0)), int(kept.get("ended_at", 0))
         self._accepts: dict[str, frozenset[str] | None] = {}
-        self._last = threading.Event()  # the search is over here: read to the end and stop
+        self._last = threading.Event()  # the search has ended: read to the end and stop
         self._stop = threading.Event()  # stop as soon as possible
         self._saved_at = 0.0
         self.thread = threading.Thread(target=self._main, name=f"tuner-callback-{name}", daemon=True)
 
     def read_to_the_end(self) -> None:
-        """Let the thread end once it has read what is in the log now."""
+        """Let the thread end once it has read all entries that are in the log now."""
         self._last.set()
 
     def joined(self, deadline: float | None) -> bool:
-        """Wait for the thread until the deadline. Return whether it came to the end."""
+        """Wait for the thread until the deadline. Return whether it has ended."""
         self.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         self._stop.set()
         return not self.thread.is_alive()
@@ -217,7 +217,9 @@ class Observer:
             why = explanation(experiment.thinned_at, "a callback for every report")
             log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)
         at = 0
-        while at < self.seq and (known := self._source.entries(at, LIMIT)):  # what was passed on before a resume
+        while at < self.seq and (
+            known := self._source.entries(at, LIMIT)
+        ):  # entries that were passed on before a resume
             for entry in known:
                 if entry.seq <= self.seq:
                     for _ in reader.read(entry):
@@ -240,11 +242,11 @@ class Observer:
 
     def _follow(self, reader: Reader) -> None:
         while not self._stop.is_set():
-            last = self._last.is_set()  # read first: what was committed before is read below
+            last = self._last.is_set()  # checked first, so that all entries committed before it are read below
             try:
                 found = self._source.entries(self.seq, LIMIT)
                 experiment = None if found else self._source.experiment()
-            except Exception as error:  # the database or the service is away
+            except Exception as error:  # the database or the service is unreachable
                 self._note("reading the log", error)
                 if last:
                     return
@@ -323,7 +325,7 @@ class Observers:
             self.finish(PATIENCE_S)
 
     def finish(self, patience_s: float | None) -> None:
-        """Wait until all callbacks have seen the whole log, at most this long, and say what went wrong."""
+        """Wait until all callbacks have read the whole log, at most this long. Print which ones failed or are behind."""
         deadline = None if patience_s is None else time.monotonic() + patience_s
         self._finished = True
         for observer in self._observers:
@@ -331,7 +333,7 @@ class Observers:
         for observer in self._observers:
             if not observer.joined(deadline):
                 self._say(
-                    f"callback {observer.name} is behind, at entry {observer.seq} of the log: tuner.observe continues it there"
+                    f"callback {observer.name} is behind, at entry {observer.seq} of the log; tuner.observe continues it there"
                 )
             if observer.errors:
                 more = f", and {observer.errors - 1} more" if observer.errors > 1 else ""
@@ -339,7 +341,10 @@ class Observers:
 
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return a name for each callback, under which it is found again after a resume: its class, counted if there are several."""
+    """Return name -> callback. A name is the class, with a number if several callbacks have the same class.
+
+    After a resume, a callback is found again by its name.
+    """
     found: dict[str, Any] = {}
     for callback in callbacks:
         kind = re.sub(r"\W+", "_", type(callback).__name__)
@@ -355,7 +360,7 @@ def checked(callbacks: Any) -> list[Any]:
     """Return the callbacks as a list.
 
     Raises:
-        SpecError: something in it has no method of a callback.
+        SpecError: an object has none of the methods of a callback.
     """
     methods = [name for name in vars(Callback) if name.startswith("on_")]
     several = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
@@ -371,7 +376,7 @@ def checked(callbacks: Any) -> list[Any]:
 def observing(
     callbacks: Sequence[Any], source: LogSource, experiment_id: str, home: Path, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Call callbacks while the block runs, and until they have seen all of it."""
+    """Call callbacks while the block runs, and afterwards until they have read the whole log."""
     if not callbacks:
         yield
         return

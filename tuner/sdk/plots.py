@@ -1,4 +1,4 @@
-"""`result.plot()`: a search drawn with plotly, which is optional."""
+"""`result.plot()`: draw a search with plotly, an optional dependency."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from tuner.sdk.result import TrialResult
 
 MOST = 100
-"""The number of curves that are drawn: more cannot be told apart."""
+"""The most curves in a chart. More could not be told apart."""
 SCALE = "Viridis"
 MANY = 12
-"""The most different values for which an axis has one tick each."""
+"""The most distinct values for which an axis has a tick for each value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Hold what is drawn."""
+    """The data of a search that the charts show."""
 
     name: str
     trials: Sequence[TrialResult]
@@ -44,7 +44,7 @@ class Search:
         return self.objectives[0].metric
 
     def check(self, metric: str | None) -> str:
-        """Return the metric, or the objective for None. Raise SpecError if no trial has reported it."""
+        """Return the metric; for None, the objective. Raise SpecError if no trial has reported it."""
         known = {name: None for trial in self.trials for name in trial.metrics}
         metric = self.metric if metric is None else metric
         if metric not in known:
@@ -53,17 +53,17 @@ class Search:
         return metric
 
     def score(self, trial: TrialResult) -> float:
-        """Return the best value as a score, and minus infinity if there is none."""
+        """Return the trial's best value as a score. Return minus infinity if it has no finite value."""
         value = trial.best_value
         return -math.inf if value is None or not math.isfinite(value) else self.objectives[0].score(value)
 
     def value(self, trial: TrialResult, metric: str) -> float | None:
-        """Return the value that counts: the best of the objective, the newest of another metric. None if not finite."""
+        """Return the best value of the objective, or the newest value of another metric. Return None if it is not finite."""
         value = trial.best_value if metric == self.metric else trial.metrics.get(metric)
         return value if value is not None and math.isfinite(value) else None
 
     def valued(self, metric: str) -> list[tuple[TrialResult, float]]:
-        """Return the trials that have a value, with it."""
+        """Return (trial, value) for the trials that have a finite value."""
         found = [(trial, value) for trial in self.trials if (value := self.value(trial, metric)) is not None]
         if not found:
             raise SpecError(f"no trial has a finite value of {metric}, so there is nothing to draw", "/metric")
@@ -95,7 +95,7 @@ def plot(search: Search, kind: str | None, options: Mapping[str, Any]) -> Figure
 
 
 def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figure:
-    """Draw a metric over the reports. A line breaks where the trial took over the checkpoint of another one."""
+    """Draw a metric over the reports. A line has a break where its trial continued from another trial's checkpoint."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -125,7 +125,7 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
 
 
 def history(search: Search, metric: str | None = None) -> Figure:
-    """Draw the value of each trial in the order in which they started, and the best so far."""
+    """Draw the value of each trial in the order in which they were created, and the best value so far."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -188,7 +188,7 @@ def parallel(search: Search, metric: str | None = None) -> Figure:
         go.Parcoords(line=lines, dimensions=[*axes, {"label": metric, "values": values}], labelangle=-20)
     )
     figure = _laid_out(figure, f"parameters and {metric}", None, None)
-    figure.update_layout(margin_t=100)  # the names of the axes stand below the title
+    figure.update_layout(margin_t=100)  # room for the names of the axes, which are below the title
     return figure
 
 
@@ -226,7 +226,7 @@ def slices(search: Search, metric: str | None = None) -> Figure:
 
 
 def lineage(search: Search, param: str | None = None) -> Figure:
-    """Draw every trial as a row of segments, and an arrow wherever one continued from the checkpoint of another."""
+    """Draw each trial as a row of segments. An arrow shows that a segment began with another trial's checkpoint."""
     from plotly import graph_objects as go
 
     pieces = [piece for trial in search.trials for piece in _pieces(search, trial)]
@@ -258,18 +258,16 @@ def lineage(search: Search, param: str | None = None) -> Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", tickformat="d")
     return _laid_out(
-        figure, f"who continued from whom, coloured by {param or search.metric}", "training_iteration", "trial"
+        figure, f"lineage of the trials, coloured by {param or search.metric}", "training_iteration", "trial"
     )
 
 
 def pareto_front(search: Search) -> Figure:
-    """Draw the first two objectives against each other, and the trials that no other is better than."""
+    """Draw the first two objectives against each other, and mark the Pareto front."""
     from plotly import graph_objects as go
 
     if len(search.objectives) < 2:
-        raise SpecError(
-            "a Pareto front needs several objectives; this search has one, for which there is 'history'", "/kind"
-        )
+        raise SpecError("a Pareto front needs several objectives, but this search has one; use 'history'", "/kind")
     first, second = search.objectives[:2]
     found = [
         (trial, scores)
@@ -315,7 +313,7 @@ def _laid_out(figure: Figure, title: str, x: str | None, y: str | None) -> Figur
 
 
 def _current(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """Return the newest report of each iteration: a retry makes some again."""
+    """Return the newest report of each iteration. A retry may report an iteration again."""
     newest = {int(row["training_iteration"]): row for row in history}
     return [newest[at] for at in sorted(newest)]
 
@@ -328,7 +326,7 @@ def _took_over(search: Search, trial: int, row: Mapping[str, float]) -> bool:
 
 
 def _pieces(search: Search, trial: TrialResult) -> list[tuple[int, SegmentRecord, int, float | None]]:
-    """Return the segments of a trial that reported: (trial, segment, its last iteration, the last value of the objective)."""
+    """Return (trial, segment, its last iteration, its last value of the objective) for each segment that has reported."""
     last: dict[int, Mapping[str, float]] = {int(row["segment"]): row for row in trial.history}
     return [
         (trial.number, segment, int(row["training_iteration"]), row.get(search.metric))
@@ -338,7 +336,7 @@ def _pieces(search: Search, trial: TrialResult) -> list[tuple[int, SegmentRecord
 
 
 def _params(search: Search, trial: TrialResult) -> dict[str, Any]:
-    """Return the flat params of a trial, as the search space names and stores them."""
+    """Return the flat params with which a trial reached its best value, in their stored form."""
     segments = search.segments.get(trial.number, ())
     row = next((r for r in trial.history if r["training_iteration"] == trial.best_iteration), None)
     at = int(row["segment"]) - 1 if row is not None else -1
@@ -346,7 +344,7 @@ def _params(search: Search, trial: TrialResult) -> dict[str, Any]:
 
 
 def _axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return a dimension of the parallel coordinates. Trials that lack the parameter are at the tick "none"."""
+    """Return a dimension of the parallel coordinates. Trials without the parameter are at the tick "none"."""
     have = [value for value in values if value is not None]
     if not _are_numbers(have):
         words = list(dict.fromkeys(str(value) for value in values))
@@ -408,14 +406,14 @@ def _hover(trial: TrialResult) -> str:
 
 
 def _shades(count: int) -> list[str]:
-    """Return colours for ranks, the best first."""
+    """Return `count` colours, for trials ordered from best to worst."""
     from plotly.colors import sample_colorscale
 
     return [str(colour) for colour in sample_colorscale(SCALE, [0.9 * at / max(1, count - 1) for at in range(count)])]
 
 
 def _colours(values: Sequence[Any]) -> tuple[list[str], list[float] | None]:
-    """Return a colour for each value, and the range of a colour bar if they are numbers."""
+    """Return a colour for each value. If the values are numbers, also return the range of a colour bar."""
     from plotly.colors import qualitative, sample_colorscale
 
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]

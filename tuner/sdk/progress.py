@@ -27,7 +27,7 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 ROWS = 16
 PLAIN_EVERY_S = 5.0
 NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
-"""The shortest time between two pictures in a notebook: with something new to show, and without."""
+"""The least seconds between two updates in a notebook: if there is news, and if only the clock has changed."""
 FAILED = 50
 TOLD_FAILURES = 3
 """The number of different failures that are shown in full while a search runs. Further ones are only counted."""

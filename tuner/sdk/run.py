@@ -160,7 +160,7 @@ def run(
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
-        callbacks: objects that are told of trials, reports and ends, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
+        callbacks: objects that get the events of trials and reports, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
             They are called in threads of this process, from the durable log, and can neither slow the search nor break it.
         verbose: 0 prints nothing, 1 shows progress, 2 also shows what the ranks on this machine print.
 

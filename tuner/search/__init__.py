@@ -100,7 +100,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("ray", {"searcher": argument}, pointer)
     if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # it draws at random, and runs grids
         if getattr(argument, "_points_to_evaluate", None):
-            raise SpecError("give points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
+            raise SpecError("pass points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
         return _build("random", {}, pointer)
     if isinstance(argument, type) and issubclass(argument, Searcher):
         raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)

@@ -1,9 +1,9 @@
-"""BOHB's searcher: kernel densities of the good and the bad configurations, at the largest budget with enough results.
+"""BOHB's searcher: kernel densities of good and bad configurations, at the largest budget with enough results.
 
 Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, algorithm 2,
-https://arxiv.org/abs/1807.01774. The kernels and bandwidths are those of its reference implementation, HpBandSter,
-which uses statsmodels: the normal reference rule, Gaussian kernels for numbers, and Aitchison-Aitken kernels for
-unordered choices.
+https://arxiv.org/abs/1807.01774. The kernels and bandwidths are the same as in its reference implementation,
+HpBandSter, which uses statsmodels: the normal reference rule, Gaussian kernels for numbers, and Aitchison-Aitken
+kernels for unordered choices.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tuner.search.proposer import Proposer
 
 Floats = NDArray[np.float64]
 
-FLOOR = 1e-32  # no density counts as less, as in HpBandSter
+FLOOR = 1e-32  # lower densities are raised to this, as in HpBandSter
 AT_REST = (TrialState.PAUSED, TrialState.STOPPED, TrialState.COMPLETED)
 
 
 class BOHBSearch(Proposer):
     """Proposes configurations that are likelier among the good results than among the bad ones.
 
-    Combine it with `scheduler="hyperband"`, which makes BOHB. A *budget* is a training_iteration at which a trial was
-    paused, stopped or completed, as at the levels of HyperBand. The model learns from all results at the largest budget
-    that has enough of them. It supports one objective and any space.
+    With `scheduler="hyperband"` it is BOHB. A *budget* is a training_iteration at which a trial was paused, stopped or
+    completed, such as a level of HyperBand. The model learns from all results at the largest budget that has enough of
+    them. It supports one objective and any space.
 
     Args:
         min_points_in_model: N_min, the least number of good and of bad results. None: the number of parameters + 1.
-            There is no model before a budget has N_min + 2 results.
+            The model is used once a budget has N_min + 2 results.
         top_n_percent: q, the share of the results that counts as good, in percent.
         n_ei_candidates: N_s, the number of candidates that are drawn from the density of the good results.
         random_fraction: ρ, the share of the configurations that are drawn at random.
-        bandwidth_factor: b_w, by which the bandwidths are multiplied when candidates are drawn.
-        min_bandwidth: the least bandwidth, if the range of a parameter is 1.
+        bandwidth_factor: b_w, the factor by which bandwidths are multiplied when candidates are drawn.
+        min_bandwidth: the least bandwidth, with every parameter scaled to [0, 1].
     """
 
     TYPE = "bohb"
@@ -98,9 +98,9 @@ class BOHBSearch(Proposer):
     # -- results ---------------------------------------------------------------------------------------------------------
 
     def _observations(self, trials: Population) -> dict[int, list[tuple[float, int, Mapping[str, Any]]]]:
-        """Return for each budget its results, each as (loss, trial number, params).
+        """Return budget -> its results, each as (loss, trial number, params).
 
-        A trial that failed or diverged counts as worse than all others, at the first budget that it did not reach.
+        A trial that failed or diverged has an infinite loss at the first budget that it did not reach.
         """
         budgets = sorted({t.iteration for t in trials if t.state in AT_REST and not t.diverged and t.iteration > 0})
         observed: dict[int, list[tuple[float, int, Mapping[str, Any]]]] = {b: [] for b in budgets}
@@ -139,7 +139,10 @@ class BOHBSearch(Proposer):
         return Density(_imputed(points, self._levels, generator), self._levels, self.min_bandwidth)
 
     def _draw(self, good: Density, generator: np.random.Generator) -> Floats:
-        """Return candidates, each near a random good point: in numbers by a truncated normal, in choices the same or any."""
+        """Draw candidates, each around a random good point.
+
+        Numbers are drawn from a truncated normal distribution. Choices stay as they are or are drawn uniformly.
+        """
         count = self.n_ei_candidates
         middle = good.points[generator.integers(len(good.points), size=count)]
         out = middle.copy()
@@ -165,19 +168,19 @@ class BOHBSearch(Proposer):
 
 
 def split(count: int, least: int, percent: float) -> tuple[int, int]:
-    """Return how many of `count` results are good and how many are bad. If there are few, some are both (equation 3)."""
+    """Return the numbers of good and of bad results among `count`. If there are few, some results are both (equation 3)."""
     good = min(max(least, int(percent * count / 100)), count)
     return good, min(max(least, count - good), count)
 
 
 class Density:
-    """A product kernel density over points (n, p) whose column j has `levels[j]` categories, or numbers if that is 0."""
+    """A product kernel density over points (n, p). Column j has `levels[j]` categories; 0 means that it has numbers."""
 
     def __init__(self, points: Floats, levels: NDArray[np.int64], min_bandwidth: float) -> None:
         self.points, self._levels = points, levels
         n, d = points.shape
         width = np.maximum(1.06 * points.std(0) * n ** (-1 / (4 + d)), min_bandwidth)
-        # A kernel over categories is a distribution only up to this bandwidth, where all categories are equally likely.
+        # At this bandwidth all categories are equally likely. Above it, a kernel over categories is not a distribution.
         most = np.where(levels > 0, (levels - 1) / np.maximum(levels, 1), np.inf)
         self.bandwidth: Floats = np.minimum(width, most)
 
@@ -197,14 +200,14 @@ class Density:
 
 
 def truncated_normal(middle: Floats, width: float, generator: np.random.Generator) -> Floats:
-    """Return one draw for each middle (n,), from a normal distribution around it that is cut off at 0 and 1."""
+    """Draw a value around each of `middle` (n,), from a normal distribution that is truncated to [0, 1]."""
     low, high = ndtr(-middle / width), ndtr((1 - middle) / width)
     out: Floats = np.clip(middle + width * ndtri(low + (high - low) * generator.random(len(middle))), 0, 1)
     return out
 
 
 def _imputed(points: Floats, levels: NDArray[np.int64], generator: np.random.Generator) -> Floats:
-    """Return the points with a value for each inactive parameter: that of a random other point, or any value if none has one."""
+    """Return the points with values for inactive parameters: those of random other points, or random if no point has one."""
     out = points.copy()
     for column, count in enumerate(levels):
         missing = np.isnan(points[:, column])

@@ -188,7 +188,7 @@ def _write_program(
             torch.testing.assert_close(again(*args, **kwargs), model(*args, **kwargs))
         except AssertionError as error:
             raise TunerError(
-                f"the exported program returns something else than {type(model).__name__}: {error}"
+                f"the exported program does not return the same values as {type(model).__name__}: {error}"
             ) from error
     return (
         "weights and code: `torch.export.load(file).module()`. It returned what the model returns for the example input"

@@ -1,7 +1,7 @@
-"""Search spaces that an experiment has had, and configurations of an earlier one in the present one.
+"""The search spaces of an experiment, and the conversion of configurations from an earlier space to the present one.
 
-A user may change the search space of an experiment. The first space is revision 0. Trials keep the configurations that they have;
-searchers and schedulers read them in the present space, if they lie in it.
+A user may change the search space of an experiment. The first space is revision 0. Trials keep their configurations. Searchers
+and schedulers use those that also lie in the present space.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tuner.space.words import join
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A configuration in another space.
+    """A configuration that was converted to another space.
 
-    params: the values that it has there, flat. whole: False if a parameter that is active there has none.
+    params: its values in that space, flat. whole: False if an active parameter of that space has no value.
     """
 
     params: dict[str, Any]
@@ -32,9 +32,9 @@ class Carried:
 
 
 class Revisions:
-    """The spaces of an experiment, the first one first.
+    """The spaces of an experiment, oldest first.
 
-    assumed: path -> the value that a parameter of the present space had in trials of spaces without it.
+    assumed: path -> the value that a new parameter had in trials of earlier spaces, which did not have it.
     """
 
     def __init__(self, spaces: Sequence[Space], assumed: Mapping[str, Any] | None = None) -> None:
@@ -48,14 +48,14 @@ class Revisions:
 
         Args:
             spec: its spec.
-            blob: the pickled Python objects of its spaces. Without it, they can be read but not run.
+            blob: the pickled Python objects of its spaces. Without it, the spaces cannot make configurations to train with.
         """
         spaces = (*spec.former_spaces, spec.space)
         return cls([Space.from_json(each, blob, opaque=blob is None) for each in spaces], spec.assumed)
 
     @property
     def newest(self) -> int:
-        """Return the number of the present space."""
+        """Return the revision of the present space."""
         return len(self.spaces) - 1
 
     @property
@@ -64,16 +64,16 @@ class Revisions:
         return self.spaces[-1]
 
     def carried(self, params: Mapping[str, Any], revision: int, *, clip: bool = False) -> Carried:
-        """Return a configuration of an earlier space as one of the present space.
+        """Convert a configuration of an earlier space to the present space.
 
-        Parameters are matched by their paths, and categories by what they are: their value, or the label of a branch or an
-        object. A parameter that the earlier space did not have has the value of the constant that was in its place, else
-        the assumed one. Values of parameters that the present space does not have are left out.
+        Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. A
+        parameter that the earlier space did not have gets the value of the constant that was in its place, or else the assumed
+        value. Values of parameters that the present space does not have are left out.
 
         Args:
             params: flat params.
-            revision: of the space that they are from.
-            clip: True to move numbers that are out of range to the nearest end. False to leave them out.
+            revision: the revision of their space.
+            clip: True to move numbers that are out of range to the nearest bound. False to leave them out.
         """
         if revision == self.newest:
             return Carried(dict(params), True)
@@ -82,9 +82,9 @@ class Revisions:
         return self._links[revision].carried(params, self.assumed, clip)
 
     def inside(self, params: Mapping[str, Any], revision: int | None) -> Mapping[str, Any] | None:
-        """Return a configuration of an earlier space as one of the present space; None if it does not lie in it.
+        """Convert a configuration of an earlier space to the present space. Return None if it does not lie in that.
 
-        revision: of the space that it is from. None: the newest one that holds it.
+        revision: the revision of its space. None: the newest space that contains it.
         """
         revision = self._number(params) if revision is None else revision
         if revision == self.newest:
@@ -93,7 +93,7 @@ class Revisions:
         return found.params if found.whole else None
 
     def holding(self, params: Mapping[str, Any], revision: int | None = None) -> Space:
-        """Return the space that a configuration is from: the one with this number, or else the newest one that holds it."""
+        """Return the space of a configuration: the one with this revision; for None, the newest one that contains it."""
         return self.spaces[min(self._number(params) if revision is None else revision, self.newest)]
 
     def _number(self, params: Mapping[str, Any]) -> int:
@@ -109,7 +109,7 @@ def constants(space: Space) -> dict[str, Any]:
 
 
 def added(before: Space, after: Space) -> list[Parameter]:
-    """Return the parameters of a space for which configurations of the space before it have no value."""
+    """Return the parameters of `after` for which configurations of `before` have no value."""
     return _Link(before, after).missing
 
 
@@ -123,7 +123,7 @@ def _holds(space: Space, params: Mapping[str, Any]) -> bool:
 
 
 class _Link:
-    """Reads configurations of one space in another one."""
+    """Converts configurations of one space to another one."""
 
     def __init__(self, theirs: Space, mine: Space) -> None:
         self._theirs, self._mine = theirs, mine
@@ -131,7 +131,7 @@ class _Link:
         self._path: dict[str, str] = {}  # my path -> theirs
         self._index: dict[str, dict[int, int]] = {}  # my choice -> index of their category -> index of mine
         self.missing: list[Parameter] = []
-        fresh: set[str] = set()  # parameters of branches that their space does not have: no trial is in such a branch
+        fresh: set[str] = set()  # parameters of branches that their space lacks, so that no trial is in such a branch
         for p in mine.parameters:
             where = p.path
             if p.condition is not None:
@@ -184,11 +184,11 @@ class _Link:
 
 
 class _Nothing:
-    """Stands for no value. No parameter contains it."""
+    """Represents a missing value. No parameter contains it."""
 
 
 def _comparable(their: Parameter, mine: Parameter) -> bool:
-    """Return True if values of one parameter can be values of the other, which is a choice."""
+    """Return True if values of `their` can be values of the choice `mine`."""
     return their.kind == "choice" or mine.plain
 
 
@@ -199,7 +199,7 @@ def _matched(their: Parameter, mine: Parameter) -> dict[int, int]:
 
 
 def _names(p: Parameter) -> Iterator[tuple[Any, ...]]:
-    """Yield a name of each category: what it is, and which of several with the same label."""
+    """Yield a key for each category: its kind, its value or label, and a number that makes equal labels distinct."""
     before: Counter[tuple[Any, ...]] = Counter()
     for category, label in zip(p.categories, p.labels, strict=True):
         if is_scalar(category):
@@ -222,18 +222,18 @@ def _constants(node: Node, path: str) -> Iterator[tuple[str, Any]]:
                 yield from _constants(item, join(path, str(at)))
 
 
-# -- what has changed, in words ----------------------------------------------------------------------------------------
+# -- descriptions of changes -------------------------------------------------------------------------------------------
 
 
 def in_words(before: Space, after: Space, assumed: Mapping[str, Any]) -> str:
-    """Say how a space differs from the one before it: ``lr from uniform(0, 1) to uniform(0, 0.5); dropout is new``."""
+    """Describe how a space differs from the previous one: ``lr from uniform(0, 1) to uniform(0, 0.5); dropout is new``."""
     said = []
     for p in after.parameters:
         if p.path not in before:
             said.append(f"{p.path} is new" + (f", and was {assumed[p.path]!r} before" if p.path in assumed else ""))
         elif domain(p) != domain(before[p.path]):
             said.append(f"{p.path} from {domain(before[p.path])} to {domain(p)}")
-    said += [f"{p.path} is gone" for p in before.parameters if p.path not in after]
+    said += [f"{p.path} is removed" for p in before.parameters if p.path not in after]
     return "; ".join(said) or "constants only"
 
 

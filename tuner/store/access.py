@@ -36,20 +36,23 @@ MAX_LIFETIME_S = 36500 * 86400.0
 """The longest lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
-"""The least number of seconds between two writes of a token's latest use."""
+"""The latest use of a token is written at most once in this many seconds."""
 
 
 class Role(IntEnum):
-    """The role of a token. Each role may do what those below it may, and an editor may do what an agent may."""
+    """The role of a token.
 
-    AGENT = 0  # ask for the trials of experiments with the executor "agents", and report what they reach
+    A viewer can only read, and an agent can only run trials. An editor can do what both can, and an admin can do everything.
+    """
+
+    AGENT = 0  # get trials of experiments with the executor "agents", and report their metrics
     VIEWER = 1  # read everything
     EDITOR = 2  # create and change experiments
     ADMIN = 3  # create and revoke tokens, read the audit trail
 
     @classmethod
     def named(cls, name: str) -> Role:
-        """Return the role of this name. Raise SpecError if there is none."""
+        """Return the role with this name. Raise SpecError if no role has it."""
         known = [role.name.lower() for role in cls]
         if name.lower() not in known:
             raise SpecError(f"expected one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}", "/role")
@@ -93,7 +96,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """The session of a signed-in browser: whose it is, and until when."""
+    """The session of a signed-in browser: the user's name and rights, and when it ends."""
 
     token: str | None  # tok_...; None if it signed in without a token
     name: str
@@ -105,7 +108,7 @@ class SessionRecord:
 class Access:
     """Tokens, sessions and the audit trail of one database. Every method may be called from any thread.
 
-    project: show only the tokens and the calls of this project. Secrets are found whatever their project.
+    project: list only the tokens and the audit records of this project. `token_of` and `session_of` search all projects.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:
@@ -124,14 +127,14 @@ class Access:
         """Create a token. Return its secret, which nobody can read again, and its record.
 
         Args:
-            name: Who or what it is for. The audit trail shows it.
-            role: What it allows.
-            project: The only project that it shows. None: all projects.
+            name: The person or the program that will use the token. The audit trail shows it.
+            role: The role of its user.
+            project: The only project that it gives access to. None: all projects.
             lifetime_s: Seconds until it expires. None: never.
 
         Raises:
-            SpecError: The name is empty or longer than 100 characters, the lifetime is not above 0, or the project is not a
-                name or not the one that this store shows.
+            SpecError: The name is empty or longer than 100 characters, the lifetime is not above 0, or the project's name is
+                invalid or differs from the only project that this store shows.
         """
         _check_project(project, self._project)
         name = name.strip()
@@ -170,7 +173,7 @@ class Access:
         return found
 
     def note_use(self, token_id: str, *, now: float | None = None) -> None:
-        """Write down that a token has just been used."""
+        """Record that a token has just been used."""
         with self._write() as connection:
             connection.execute(update(tokens).where(tokens.c.public_id == token_id).values(used_at=time_of(now)))
 
@@ -186,7 +189,7 @@ class Access:
         return _token(row)
 
     def has_admin(self, *, now: float | None = None) -> bool:
-        """Return whether there is a valid token of an admin of all projects."""
+        """Return whether a valid token has the role admin for all projects."""
         at = time_of(now)
         return any(each.role is Role.ADMIN and each.project is None and each.is_valid(at) for each in self.tokens())
 
@@ -205,11 +208,11 @@ class Access:
         """Sign a browser in. Return the session's secret, which only its cookie has.
 
         Args:
-            name: Who it is.
-            role: What it may do.
-            expires_at: When it ends.
-            token: The id of the token that it signed in with. The session ends with it.
-            project: The only project that it shows. None: all projects.
+            name: The user's name.
+            role: The user's role.
+            expires_at: When the session ends.
+            token: The id of the token that the user signed in with. The session ends when the token does.
+            project: The only project that the session gives access to. None: all projects.
             now: The present time.
         """
         at = time_of(now)
@@ -229,7 +232,7 @@ class Access:
         return secret
 
     def session_of(self, secret: str, *, now: float | None = None) -> SessionRecord | None:
-        """Return the session with this secret; None if there is none, or it or its token has ended."""
+        """Return the session with this secret. Return None if it does not exist, or if it or its token has ended."""
         at = time_of(now)
         query = select(*session.c["name", "role", "project", "expires_at", "token_id"], tokens.c.public_id)
         query = query.outerjoin(tokens, tokens.c.id == session.c.token_id).where(session.c.hash == _hash(secret))
@@ -248,7 +251,7 @@ class Access:
         )
 
     def close_session(self, secret: str) -> None:
-        """Sign a browser out. A session that has ended is left alone."""
+        """Sign a browser out. Do nothing if its session has ended."""
         with self._write() as connection:
             connection.execute(delete(session).where(session.c.hash == _hash(secret)))
 

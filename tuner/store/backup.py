@@ -1,4 +1,4 @@
-"""Back up a database while it is in use, and restore it. A backup is an SQLite file, also of a PostgreSQL database."""
+"""Back up a database while it is in use, and restore it. A backup is an SQLite file, even if the database is PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.errors import Conflict, StoreError
 from tuner.store import exchange
 
 BUSY_S = 30.0
-"""Seconds to wait for a transaction of another process."""
+"""Seconds to wait until a transaction of another process ends."""
 
 
 def backup(url: str, target: Path) -> int:
@@ -49,23 +49,25 @@ def backup(url: str, target: Path) -> int:
 
 
 def restore(url: str, source: Path, *, force: bool = False) -> None:
-    """Replace the database by a backup. End services and searches first: they would continue with the old state that they hold.
+    """Replace the database by a backup.
+
+    Stop all services and searches first. They hold the old state in memory, and would continue with it.
 
     Args:
         url: The database.
         source: The backup.
-        force: Replace a database that has experiments, which are then lost.
+        force: Replace the database even if it has experiments. They are lost.
 
     Raises:
         Conflict: The database has experiments, and `force` is not given.
-        StoreError: The file is not a whole backup, or somebody uses the database.
+        StoreError: The file is not a complete backup, or another process uses the database.
     """
     target = _file(url)
     if not source.is_file():
         raise StoreError(f"there is no file {source}")
     with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
-            raise StoreError(f"{source} is not a whole backup of a tuner database")
+            raise StoreError(f"{source} is not a complete backup of a tuner database")
         if target is None:
             _put_back_elsewhere(url, source, force)
             return
@@ -103,4 +105,4 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"SQLite refused: {error}") from error
+        raise StoreError(f"SQLite reported an error: {error}") from error

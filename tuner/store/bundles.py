@@ -1,4 +1,4 @@
-"""Note when code bundles were last used. The bundles themselves are files in the storage of a service."""
+"""Record when code bundles were last used. The bundles themselves are files in the storage of a service."""
 
 from __future__ import annotations
 

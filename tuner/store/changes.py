@@ -29,22 +29,22 @@ class ChangeLog:
         self._database = database
 
     def bookmark(self, experiment_id: int) -> Bookmark:
-        """Return the end of the log, from which `since` can tell exactly what changed."""
+        """Return a bookmark at the end of the log. Given it, `since` returns exactly the rows that changed."""
         with self._database.read() as connection:
             return _bookmark(connection, experiment_id)
 
     def since(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
         """Return the rows that changed after a bookmark, as they are now, and the points of the reports up to entry `upto`.
 
-        A row may be newer than `upto`; it then comes again with the next changes. If the bookmark has
-        only an event_seq, some rows are returned that have not changed. Raise NotFound if there is no such experiment.
+        A row may be newer than `upto`; then the next changes contain it again. If the bookmark has only an event_seq, the
+        result contains some rows that have not changed. Raise NotFound if there is no such experiment.
         """
         with self._database.read() as connection:
             return _read(connection, experiment_id, since, upto)
 
 
 def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
-    """Return the end of the log, with what is needed to find out later what has changed since."""
+    """Return a bookmark at the end of the log."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
     # This is one statement, so that the decisions are exactly those that were open at this entry.
@@ -87,7 +87,7 @@ def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int
 
 
 def _launched(connection: Connection, experiment_id: int, last_segment: int) -> set[int]:
-    """Return the trials that have a new segment which has not started. No log entry is about them yet."""
+    """Return the trials whose new segment has not started. No log entry names them yet."""
     query = select(trial.c.number).join(segment, segment.c.trial_id == trial.c.id)
     waiting = and_(trial.c.experiment_id == experiment_id, trial.c.state == TrialState.PENDING)
     return set(connection.execute(query.where(waiting, segment.c.id > last_segment)).scalars())
@@ -106,7 +106,10 @@ def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, 
 
 
 def _is_later_report(row: Any) -> bool:
-    """Return whether this is a report other than a segment's first one, which may tell that the segment has started."""
+    """Return whether this is a report, but not the first one of its segment.
+
+    A segment's first report may show that the segment has started, and so change its row. Later reports do not.
+    """
     return bool(row.kind == events.Reported.KIND and row.report_no > 1)
 
 
@@ -133,7 +136,7 @@ def _trials(connection: Connection, experiment_id: int, numbers: Sequence[int]) 
 def _settled(connection: Connection, experiment_id: int, since: Bookmark, named: set[int]) -> list[DecisionRecord]:
     """Return the earlier decisions that are not pending any more.
 
-    Without `since.open_decisions` return all earlier decisions that may have changed: those of the trials that the log names.
+    If `since.open_decisions` is None, return all earlier decisions about trials that the log names: any may have changed.
     """
     found: list[DecisionRecord] = []
 

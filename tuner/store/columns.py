@@ -25,7 +25,7 @@ from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
 MAX_TRIALS = 500_000  # the most values kept in memory, over all experiments
-READ_ALL_FROM = 5_000  # newer log entries
+READ_ALL_FROM = 5_000  # if the log has more new entries than this, all trials are read again
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
 OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  # longer operators first
@@ -66,15 +66,15 @@ def check_name(name: str, pointer: str) -> str:
     """Return the name, or raise SpecError if no column has it."""
     if name in NAMES or (name.partition(".")[0] in ("params", "last") and name.partition(".")[2]):
         return name
-    there_are = f"; there are {', '.join(NAMES)}, params.NAME and last.METRIC"
-    raise SpecError(f"unknown column {name!r}{did_you_mean(name, NAMES) or there_are}", pointer)
+    expected = f"; expected one of {', '.join(NAMES)}, params.NAME, last.METRIC"
+    raise SpecError(f"unknown column {name!r}{did_you_mean(name, NAMES) or expected}", pointer)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of one column as numbers that sort as the values do. NaN stands for no value.
+    """The values of one column, as numbers that have the same order. NaN stands for a missing value.
 
-    words: the text that each number stands for; None if the values are numbers.
+    words: the texts, sorted, if the values are texts; a number is an index into them. None if the values are numbers.
     """
 
     keys: Floats
@@ -106,7 +106,7 @@ class Column:
     def fits(self, condition: Filter) -> NDArray[np.bool_]:
         if condition.operator == "~":
             if self.words is None:
-                raise SpecError(f"{condition.name} is a number; ~ searches for a part of a text", "/where")
+                raise SpecError(f"{condition.name} is a number; ~ works only on text", "/where")
             inside = np.char.find(np.char.lower(self.words), condition.value.lower()) >= 0
             return np.isin(self.keys, np.flatnonzero(inside))
         if condition.operator == "?=":
@@ -122,13 +122,13 @@ class Column:
         return found & ~np.isnan(self.keys) if condition.operator == "!=" else found
 
     def _among(self, condition: Filter) -> NDArray[np.bool_]:
-        """Return which values are in the condition's JSON list. A null in the list stands for no value."""
+        """Return a mask of the values that are in the condition's JSON list. A null in the list matches missing values."""
         try:
             wanted = json.loads(condition.value)
         except ValueError:
             wanted = None
         if not isinstance(wanted, list):
-            raise SpecError(f"expected a JSON list behind {condition.name}?=, got {condition.value!r}", "/where")
+            raise SpecError(f"expected a JSON list after {condition.name}?=, got {condition.value!r}", "/where")
         found = np.isnan(self.keys) if None in wanted else np.zeros(len(self.keys), np.bool_)
         for value in wanted:
             if value is None:
@@ -227,16 +227,16 @@ class Columns:
         return self.column("number").keys.astype(np.int64)
 
     def fit(self, where: Sequence[Filter]) -> NDArray[np.bool_]:
-        """Return which positions meet all of the conditions."""
+        """Return a mask of the positions that meet all of the conditions."""
         fits = np.ones(len(self), np.bool_)
         for condition in where:
             fits &= self.column(condition.name).fits(condition)
         return fits
 
     def order(self, sort: str) -> NDArray[np.intp]:
-        """Return positions ordered by this column, with a minus for descending order.
+        """Return the positions in the order of this column. A minus before its name means descending order.
 
-        Equal trials are ordered by number. Trials without a value come last.
+        Trials with equal values are ordered by number. Trials without a value come last.
         """
         found = self._orders.get(sort)
         if found is None:
@@ -259,7 +259,7 @@ def _plain(value: Any) -> Any:
 
 
 class Sorter:
-    """Keeps the columns of the experiments that were asked for most recently. May be used from any thread."""
+    """Sorts and filters trials. Keeps the columns of the most recently used experiments. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -296,9 +296,9 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return (place in the order by number of the trial, how many trials there are) for at most `size` trials.
+        """Return (trial number -> place in the order, number of all trials), for at most `size` trials.
 
-        The first half are the first ones of the order. The others are spread evenly over the rest of it.
+        Half of the trials are the first ones of the order. The others are spread evenly over the rest of the order.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
@@ -327,14 +327,14 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return those of the ordered positions that come after the last one of the previous page."""
+    """Return a mask of the ordered positions that come after `last`, the last trial of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)
     if value is None:
         return np.logical_and(nothing, after)
     if isinstance(value, str) != (column.words is not None):
-        raise SpecError("the values of this column have changed; begin with the first page", "/page_token")
+        raise SpecError("the column's type has changed since that page; start with the first page", "/page_token")
     key = column.key(value)
     further = keys < key if descending else keys > key
     found: NDArray[np.bool_] = nothing | further | ((keys == key) & after)
@@ -351,7 +351,7 @@ def _decoded(token: str, sort: str) -> tuple[Any, int]:
         if made_for != sort or not isinstance(number, int) or not isinstance(value, str | float | int | None):
             raise ValueError
     except (ValueError, TypeError):
-        raise SpecError("not a page token of this order; take it from next_page_token", "/page_token") from None
+        raise SpecError("not a page token for this sort order; use next_page_token", "/page_token") from None
     return value, number
 
 

@@ -1,4 +1,4 @@
-"""Commands: what users ask the driver of an experiment to do."""
+"""Commands: the requests of users to the driver of an experiment."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Commands:
         *,
         reopen: bool = False,
     ) -> int:
-        """Ask the experiment's driver for something. Return the id of the command.
+        """Give the experiment's driver a command. Return its id.
 
-        A repeated command is the same command as long as it is pending.
+        If the newest command about the same subject is the same one and is pending, add nothing and return its id.
 
         Args:
             experiment_id: the internal id.
             name: the command.
-            trial_number: the trial that it is about, if it is about one.
+            trial_number: the trial that it is about; None if it is about the experiment.
             reason: for the log.
             now: the time.
             reopen: also continue the experiment, so that the command is carried out even if the experiment is ending.

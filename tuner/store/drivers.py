@@ -42,12 +42,13 @@ class Drivers:
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
         """Return the experiments that need a driver and whose lease has run out, oldest first.
 
-        These are the experiments that are to run, paused ones that a user wants resumed or ended, ended ones that a user
-        wants continued, and ended ones whose driver was killed before it had deleted what it had decided to delete.
+        An experiment needs a driver if it should be running; if it is paused and a user has asked to resume or end it; if it
+        has ended and a user has asked to continue it; or if it has ended but its driver was killed before it deleted the
+        checkpoints that it had decided to delete.
 
         Args:
             now: the time.
-            leased_from: if given, return instead the experiments whose lease is valid and belongs to another owner than this one.
+            leased_from: if given, return instead the experiments with a valid lease that belongs to any other owner.
         """
         if leased_from is None:
             free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
@@ -101,7 +102,7 @@ class Drivers:
                 raise LostLease(f"experiment {experiment_id}: another driver has claimed it since epoch {epoch}")
 
     def release(self, experiment_id: int, epoch: int) -> None:
-        """Give the lease back. Does nothing if another driver has it."""
+        """Give the lease back. Do nothing if another driver has it."""
         with self._database.write() as cursor:
             cursor.execute(_RELEASE, (experiment_id, epoch))
             self._writers.pop(experiment_id, None)
@@ -147,6 +148,6 @@ class Drivers:
 
 
 def _asked_for(*names: str) -> ColumnElement[bool]:
-    """Return the condition that one of these commands waits for a driver of the experiment."""
+    """Return an SQL condition: one of these commands is pending for the experiment."""
     same = command.c.experiment_id == experiment.c.id
     return exists().where(same, command.c.state == "pending", command.c.command.in_(names))

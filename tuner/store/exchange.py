@@ -1,6 +1,6 @@
-"""Copy all rows between PostgreSQL and an SQLite file, which is how a PostgreSQL database is backed up and restored.
+"""Copy all rows between PostgreSQL and an SQLite file, to back up and restore a PostgreSQL database.
 
-Both have the same tables, so the file is itself a tuner database. Values are copied as they are stored, without reading them.
+Both have the same tables, so the file is itself a tuner database. Values are copied as they are stored, without decoding them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = 5_000
 """The number of rows that are read and written at once."""
 
 LOCK_S = 10
-"""Seconds to wait until nobody else uses the tables that are replaced."""
+"""Seconds to wait for locks on the tables that are replaced."""
 
 
 def export(url: str, target: Path) -> None:
@@ -43,7 +43,7 @@ def export(url: str, target: Path) -> None:
             source.connect().execution_options(isolation_level="REPEATABLE READ", stream_results=True) as read,
             closing(sqlite3.connect(target)) as write,
         ):
-            write.execute("PRAGMA synchronous = OFF")  # the file counts only once it is whole
+            write.execute("PRAGMA synchronous = OFF")  # an incomplete file is deleted anyway
             for table in metadata.sorted_tables:
                 names = [column.name for column in table.columns]
                 marks = ", ".join("?" * len(names))
@@ -60,7 +60,7 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
 
     Raises:
         Conflict: the database has experiments, and `force` is not given.
-        StoreError: somebody uses the database.
+        StoreError: another process uses the database.
     """
     target = connect(url)
     try:

@@ -77,7 +77,7 @@ class Experiments:
         epoch 0, and its state at the end. If the creator is killed before that, the reason stays.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
-        if its spec is another one, and SpecError if the spec names a project that this store does not show.
+        if its spec is different, and SpecError if the spec names a project that this store does not show.
         """
         if self._project not in (None, spec.project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
@@ -149,7 +149,7 @@ class Experiments:
             name: only those with this text in their names.
             project: only those of this project.
             tags: only those that have all of these tags, each "key" or "key=value".
-            archived: only those that are archived, or only those that are not; None for both.
+            archived: True: only archived ones; False: only others; None: all.
             page_size: how many at most.
             page_token: `next_token` of the page before.
         """
@@ -172,7 +172,7 @@ class Experiments:
             return page(connection, query, page_size, record, lambda found: found.id)
 
     def tally(self) -> Tally:
-        """Return how many experiments and trials there are in which state."""
+        """Count the experiments and the trials in each state, and the GPU seconds of each project."""
         found = Tally()
         with self._database.read() as connection:
             columns = experiment.c["project", "state", "counts", "gpu_hours", "gpu_hours_saved"]
@@ -185,7 +185,7 @@ class Experiments:
         return found
 
     def _has(self, tag: str) -> ColumnElement[bool]:
-        """Return the condition that the tags, which are JSON text, have this one."""
+        """Return an SQL condition: the experiment has this tag. Tags are stored as JSON text."""
         key, given, value = tag.partition("=")
         part = f"{dumps(key)}:{dumps(value) if given else ''}"
         find = func.instr if self._database.backend == "sqlite" else func.strpos
@@ -201,13 +201,13 @@ class Experiments:
         adopt: bool = False,
         now: float | None = None,
     ) -> None:
-        """Change the spec as `Spec.amended` does, and give its driver commands, all in one transaction.
+        """Change the spec as `Spec.amended` does, and give the driver commands, all in one transaction.
 
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
-            revision: if given, raise Stale unless it is the present one. Give the revision of the record from which the
-                changes were computed.
+            revision: the revision of the record from which the changes were computed. If given, raise Stale unless the
+                experiment is still at this revision.
             commands: (name, reason, payload) of each.
             adopt: hand an experiment that a script created over to the service, if it has ended.
             now: the time.
@@ -231,19 +231,19 @@ class Experiments:
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
                 if cursor.rowcount != 1:  # in PostgreSQL, another process can commit between the two statements
-                    raise Stale(f"the experiment was changed meanwhile: it is not at revision {present} any more")
+                    raise Stale(f"the experiment was changed meanwhile: it is no longer at revision {present}")
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
             if adopt:
                 adopt_ended(cursor, experiment_id)
 
     def check_revision(self, record: ExperimentRecord, revision: int | None) -> None:
-        """Raise Stale if a revision is given and the experiment is at another one."""
+        """Raise Stale if a revision is given and the experiment's revision differs."""
         if revision is not None and revision != record.revision:
             raise _stale(record.revision, revision)
 
     def seize(self, experiment_id: int, now: float | None = None) -> None:
-        """Take the experiment from its driver before it is removed."""
+        """Take the experiment away from its driver, so that it can be removed."""
         removal.seize(self._database, experiment_id, at(now))
 
     def remove(self, experiment_id: int) -> None:
@@ -256,14 +256,14 @@ class Experiments:
             cursor.execute(_ARCHIVE, (at(now) if archived else None, experiment_id))
 
     def progress(self, experiment_id: int) -> Progress:
-        """Return how far an experiment is. One cheap query. Raise NotFound if there is none."""
+        """Return the progress of an experiment, with one cheap query. Raise NotFound if there is no such experiment."""
         found = self.progress_of([experiment_id])
         if not found:
             raise NotFound(f"no experiment with the internal id {experiment_id}")
         return found[experiment_id]
 
     def progress_of(self, experiment_ids: Sequence[int]) -> dict[int, Progress]:
-        """Return how far several experiments are, in one query. Experiments that do not exist are left out."""
+        """Return the progress of several experiments, with one query. Experiments that do not exist are left out."""
         if not experiment_ids:
             return {}
         query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
@@ -299,7 +299,7 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
 
 
 def begin(connection: Connection, experiment_id: int) -> float:
-    """Return the time from which the seconds of an experiment's curves count."""
+    """Return time zero of an experiment's curves: when it started, or when it was created if it has not started."""
     query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:
@@ -336,12 +336,15 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
 
 
 def _stored_key(spec: Spec, key: str | None) -> str | None:
-    """Return an idempotency key as it is stored: two projects may use the same one. No header has a line break."""
+    """Return an idempotency key as it is stored: with its project, so that two projects may use the same key.
+
+    A line break separates the two, since the key comes from a header, which cannot contain one.
+    """
     return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs are different requests. The files of an entrypoint may have changed since the first one."""
+    """Raise Conflict if two specs come from different requests. The files of an entrypoint may differ."""
     if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
 

@@ -30,8 +30,13 @@ class Log:
     ) -> Page[DecisionRecord]:
         """Return a page of decisions, newest first.
 
-        If given, `trial` selects the decisions about one trial, `kinds` those of some kinds, and `text` those with this text
-        in their reasons.
+        Args:
+            experiment_id: the internal id.
+            trial: only decisions about the trial with this number.
+            kinds: only decisions of these kinds; all kinds if empty.
+            text: only decisions with this text in their reasons.
+            page_size: how many at most.
+            page_token: `next_token` of the previous page.
         """
         query = decisions_of(experiment_id).order_by(decision.c.event_seq.desc())
         if trial is not None:
@@ -53,7 +58,7 @@ class Log:
             return [found for found in map(decision_record, rows) if found.payload.get("warning")]
 
     def count_reports(self, experiment_id: int) -> int:
-        """Return how many reports the log has, without reading them."""
+        """Count the reports in the log, without reading them."""
         query = select(func.count()).where(event.c.experiment_id == experiment_id, event.c.report_no.is_not(None))
         with self._database.read() as connection:
             return int(connection.execute(query).scalar_one())

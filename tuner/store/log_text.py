@@ -1,4 +1,4 @@
-"""Make text of the kept pieces of a log: its end, what follows an offset, or the lines that contain something."""
+"""Turn the kept pieces of a log into text: its end, the part after an offset, or the lines that contain a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from tuner.domain.logs import Range, merged
 from tuner.store.records import LogQuery
 
-_CHARACTER_BYTES = 4  # the bytes of the longest character: a smaller window could never get past one
+_CHARACTER_BYTES = 4  # the length of the longest character: a smaller window might not contain one whole character
 _LINE_BYTES = 160  # a guess at the length of a line, to read no more than the last lines need
 
 
@@ -24,7 +24,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes `start` to `end` of a log file as text, which says where bytes were left out, and how many in all."""
+    """Bytes `start` to `end` of a log file, as text. Lines in the text mark bytes that are not kept; `left_out` counts them."""
 
     start: int
     end: int
@@ -37,7 +37,13 @@ Loaded = list[tuple[int, bytes]]
 
 
 def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText:
-    """Return what the query asks for. `pieces` are sorted by their start and may overlap. `complete`: no more will come."""
+    """Return the text that the query selects.
+
+    Args:
+        pieces: sorted by their start; they may overlap.
+        query: the part to return.
+        complete: whether the log has ended, so that no more bytes will come.
+    """
     size = max((piece.end for piece in pieces), default=0)
     if query.search is not None:
         return _matches(_loaded(pieces, (0, size)), query.search, query)
@@ -48,14 +54,14 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
         loaded = _last(pieces, query)
         begin = loaded[0][0] if loaded else size
         if loaded and begin == min(piece.start for piece in pieces):
-            begin = 0  # the start of the bytes left out since the last note about left-out bytes
+            begin = 0  # bytes before the first piece are counted as left out
     if not (complete and loaded and loaded[-1][0] + len(loaded[-1][1]) == size):
         loaded = _whole_characters(loaded)
     return _joined(loaded, begin)
 
 
 def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
-    """Return the range from `offset` on that has `limit` kept bytes, or all that are left."""
+    """Return the range that starts at `offset` and has `limit` kept bytes, or all kept bytes if there are fewer."""
     left = limit
     for start, end in merged((max(piece.start, offset), piece.end) for piece in pieces):
         if end - start >= left:
@@ -65,7 +71,7 @@ def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
 
 
 def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
-    """Load the last `limit` kept bytes, or of these the last `tail` lines."""
+    """Load the last `limit` kept bytes. If `tail` is given, return only their last `tail` lines."""
     if query.tail is None:
         return _loaded(pieces, _end(pieces, query.limit))
     if query.tail == 0:
@@ -80,7 +86,7 @@ def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
 
 
 def _end(pieces: Sequence[Piece], size: int) -> Range:
-    """Return the range up to the end of the log that has this many kept bytes, or all of them."""
+    """Return the range at the end of the log that has `size` kept bytes, or all kept bytes if there are fewer."""
     kept = merged((piece.start, piece.end) for piece in pieces)
     for start, end in reversed(kept):
         if end - start >= size:
@@ -123,7 +129,7 @@ def _last_lines(loaded: Loaded, lines: int) -> Loaded:
 
 
 def _whole_characters(loaded: Loaded) -> Loaded:
-    """Leave out the first bytes of a character whose other bytes have not come yet, or are outside the window."""
+    """Cut off an incomplete character at the end: its other bytes are outside the window, or not written yet."""
     if not loaded:
         return loaded
     start, content = loaded[-1]
@@ -151,7 +157,7 @@ def _joined(loaded: Loaded, begin: int) -> LogText:
 
 
 def gap_note(size: int, in_line: bool = False) -> bytes:
-    """Return the line that stands in the text for bytes that are not kept."""
+    """Return the line that replaces bytes that are not kept."""
     newline = "\n" if in_line else ""
     return f"{newline}[... {size:,} bytes of the log are not kept ...]\n".encode()
 

@@ -53,7 +53,7 @@ LogKey = tuple[int, int, int]
 
 
 class Logs:
-    """The logs of ranks. Nothing is decided from them, so any process that has a log may write it without a lease."""
+    """The logs of ranks. No decision depends on them, so any process may write them without a lease."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -62,44 +62,46 @@ class Logs:
     def add(
         self, experiment_id: int, chunks: Mapping[Segment, Sequence[LogChunk]], *, limit: LogLimit | None = None
     ) -> None:
-        """Add what ranks of these segments (trial, segment) printed. A chunk that is there already changes nothing.
+        """Add output of ranks. Ignore chunks that are stored already, and chunks of segments that are not in the database.
 
-        With a limit, delete what is no longer in the head or the tail of a log. Chunks of a segment that is not in
-        the database are left out.
+        Args:
+            experiment_id: the internal id.
+            chunks: the chunks of each (trial, segment).
+            limit: if given, delete the chunks that are no longer in the head or the tail of their log.
         """
         with self._database.write() as cursor:
             _add(cursor, experiment_id, chunks, limit)
 
     def compact(self, experiment_id: int, segment: Segment, rank: int, limit: LogLimit) -> None:
-        """Merge the small chunks of a log, which take up more room and more time to read."""
+        """Merge the small chunks of a log, so that it takes less space and less time to read."""
         with self._database.write() as cursor:
             _compact(cursor, experiment_id, segment, rank, limit.head)
 
     def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
-        """Return which bytes of a rank's log are stored."""
+        """Return the ranges of bytes of a rank's log that are stored."""
         with self._database.cursor() as (cursor, _):
             return _ranges(cursor, experiment_id, segment, rank)
 
     def unfinished(self, experiment_id: int) -> list[OpenLog]:
-        """Return the logs whose end is not stored, of segments that have not ended or were among the last to end."""
+        """Return the incomplete logs of segments that run or were among the last to end."""
         with self._database.cursor() as (cursor, _):
             return _unfinished(cursor, experiment_id)
 
     def of_trial(self, public_id: str, query: LogQuery | None = None) -> list[RankLog]:
-        """Return what the ranks of a trial printed, by segment and rank. Raise NotFound if there is no such trial."""
+        """Return the logs of a trial's ranks, by segment and rank. Raise NotFound if there is no such trial."""
         with self._database.cursor() as (cursor, _):
             return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-        """Return what is new in the logs of segments that run, or that have ended since the last call.
+        """Return the new parts of the logs of segments that run or have ended after `since`.
 
-        ends: up to which byte the log of a (trial, segment, rank) is known.
+        ends: the end of the part that the caller has, by (trial, segment, rank).
         """
         with self._database.cursor() as (cursor, _):
             return _recent(cursor, experiment_id, since, ends)
 
     def prune(self, before: float) -> int:
-        """Delete the logs of experiments that ended before this time. Return of how many experiments."""
+        """Delete the logs of experiments that ended before this time. Return the number of these experiments."""
         with self._database.cursor() as (cursor, _):
             old = [row[0] for row in cursor.rows(_OLD, (before,))]
         for experiment in old:  # one transaction for each experiment, so that drivers need not wait long
@@ -108,7 +110,7 @@ class Logs:
         return len(old)
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
-        """Return where the log of each (trial, segment, rank) of an experiment ends now."""
+        """Return the present end of each log of an experiment, by (trial, segment, rank)."""
         with self._database.cursor() as (cursor, _):
             found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
         return {key: max(row.end for row in rows) for key, rows in found.items()}
@@ -134,7 +136,7 @@ def _add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogC
 
 
 def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
-    """Merge small neighbouring chunks of a log into chunks of up to CHUNK_BYTES, none of them across `head`."""
+    """Merge small neighbouring chunks of a log into chunks of up to CHUNK_BYTES that do not cross `head`."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
     for group in _neighbours((row for row in rows if row.size), head):
@@ -145,7 +147,7 @@ def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int
 
 
 def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk]]:
-    """Yield runs of chunks that leave no byte out between them and together fit into one chunk."""
+    """Yield runs of chunks without gaps that together fit into one chunk."""
     group: list[LogChunk] = []
     for chunk in chunks:
         if group:
@@ -162,13 +164,13 @@ def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk
 
 
 def _ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Range]:
-    """Return which bytes of a rank's log are in the database."""
+    """Return the ranges of bytes of a rank's log that are in the database."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     return merged((row[0], row[0] + row[1]) for row in cursor.rows(_RANGES, (segment, rank)))
 
 
 def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
-    """Return the logs without an end, of segments that have not ended or were among the last to end."""
+    """Return the incomplete logs of segments that run or were among the last to end."""
     found = []
     since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
     for segment, public_id, number, ordinal, placement in cursor.rows(_OPEN, (experiment, since)):
@@ -199,7 +201,7 @@ class _Row(NamedTuple):
 
 
 def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) -> list[RankLog]:
-    """Return the logs of a trial that the query asks for, by segment and rank. Raise NotFound if there is no such trial."""
+    """Return the logs of a trial that the query selects, by segment and rank. Raise NotFound if there is no such trial."""
     found = cursor.value(_PROJECT, (trial,))
     if found is None or project not in (None, found):
         raise NotFound(f"no trial {trial}")
@@ -212,7 +214,7 @@ def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) 
 
 
 def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-    """Return what was added after these ends to the logs of segments that had not ended then."""
+    """Return the parts after these ends of the logs of segments that run or have ended after `since`."""
     found = []
     for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)
@@ -251,7 +253,7 @@ def _load(cursor: Cursor, row: _Row) -> bytes:
 
 
 def _content(pieces: Sequence[LogChunk]) -> bytes:
-    """Join chunks that leave no byte out between them."""
+    """Join chunks without gaps. They may overlap."""
     content = b""
     for piece in pieces:
         content += piece.content()[pieces[0].start + len(content) - piece.start :]

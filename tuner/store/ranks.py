@@ -1,4 +1,4 @@
-"""Store what ranks use of their machines."""
+"""Store the resource usage of ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ranks:
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
     ) -> None:
-        """Append what ranks used. Samples that are stored already, or whose segment is not stored, are left out.
+        """Add samples of ranks' resource usage. Ignore samples that are stored already or whose segment is not stored.
 
         keep: (trial, segment) -> n. Delete the stored samples of these segments whose number is not a multiple of n.
         """
@@ -53,7 +53,7 @@ class Ranks:
                 cursor.executemany(_USAGE, rows)
 
     def usage(self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None) -> list[UsageSeries]:
-        """Return what the ranks of a trial used, by (segment, rank). Raise NotFound if there is no such trial."""
+        """Return the resource usage of a trial's ranks, by (segment, rank). Raise NotFound if there is no such trial."""
         query = _of_ranks(rank_usage, trial_public_id, rank, segment).order_by(rank_usage.c.sample_no)
         with self._database.read() as connection:
             owner = select(trial.c.experiment_id).where(trial.c.public_id == trial_public_id)
@@ -70,7 +70,7 @@ class Ranks:
 
 
 def _segment_ids(cursor: Cursor, experiment_id: int, keys: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Return (trial number, ordinal) -> id of the segment, of those segments that are stored."""
+    """Return (trial number, ordinal) -> id, for the segments that are stored."""
     found = {key: cursor.value(_SEGMENT, (experiment_id, *key)) for key in keys}
     return {key: row_id for key, row_id in found.items() if row_id is not None}
 
@@ -100,7 +100,7 @@ def _series(ordinal: int, rank: int, rows: Sequence[Any], zero: float) -> UsageS
 
 
 def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
-    """Return the use between each sample and the previous one. The first sample counts from the segment's start."""
+    """Return the CPU use between each sample and the previous one. The first one counts from the segment's start."""
     time, used = rows[0].started_at, 0.0
     percents: list[float | None] = []
     for row in rows:

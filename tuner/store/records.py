@@ -22,7 +22,7 @@ T = TypeVar("T")
 class About:
     """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
 
-    text: what the field means. name: its name in the API, if that is not the same.
+    text: what the field means. name: its name in the API, if it differs.
     """
 
     text: str
@@ -50,7 +50,7 @@ class ExperimentRecord:
     id: int
     public_id: Annotated[str, About("exp_...", name="id")]
     spec: Spec
-    state: Annotated[ExperimentState, About("where it is in its life")]
+    state: Annotated[ExperimentState, About("the state of the experiment")]
     source: Annotated[
         str,
         About(
@@ -62,29 +62,29 @@ class ExperimentRecord:
     driver_epoch: int
     driver_owner: str | None
     lease_until: float | None
-    last_event_seq: Annotated[int, About("the place in the log up to which this is true")]
+    last_event_seq: Annotated[int, About("the number of the newest log entry that this answer takes into account")]
     best: Mapping[str, Any] | None
     no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
     gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
     gpu_hours_saved: Annotated[
-        float, About("GPU hours that its stopped trials would have used besides, at their own pace, until max_t")
+        float, About("GPU hours that its stopped trials would have used to go on to max_t, each at its own pace")
     ]
-    cpu_hours: Annotated[float, About("CPU hours that its trials have held, as of its newest event")]
+    cpu_hours: Annotated[float, About("CPU hours that were reserved for its trials, as of its newest event")]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why it failed, in words")]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when it started; null before")]
     ended_at: Annotated[float | None, About("when it reached its final state")]
-    first_spec: Spec  # as it was created; `spec` has what users have changed since
-    changes: Mapping[str, Any]  # between the two, see `Spec.amended`
+    first_spec: Spec  # at creation; `spec` includes the later changes by users
+    changes: Mapping[str, Any]  # the difference between the two, see `Spec.amended`
     revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
-    archived_at: Annotated[float | None, About("when it was archived; null: it is not")]
+    archived_at: Annotated[float | None, About("when it was archived; null if it is not archived")]
     thinned_at: Annotated[
         float | None,
         About(
-            "when most points of its curves were deleted, which TUNER_POINT_DAYS asks for; it can no longer be continued or "
-            "replayed; null: it has all of them"
+            "when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or "
+            "replayed; null: all points are kept"
         ),
     ]
 
@@ -136,7 +136,7 @@ IMPORTED = "import"
 """The source of experiments that are imported from other tools."""
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
-"""Seconds for which an experiment that a script has just created is left to that script."""
+"""The age in seconds below which an experiment of a script does not count as abandoned: the script may still claim it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +164,16 @@ class SegmentRecord:
     source_ordinal: Annotated[int | None, About("the segment of that trial that saved it")]
     placement: Annotated[Mapping[str, Any], About("the nodes and devices of its ranks")]
     warm: Annotated[
-        bool | None, About("whether it ran in the worker processes of a finished trial; null: not started yet")
+        bool | None, About("whether it ran in the worker processes of a finished trial; null before it started")
     ]
     startup_s: Annotated[float | None, About("seconds from its launch until all ranks were training")]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when all its ranks were training")]
-    ended_at: Annotated[float | None, About("when its ranks were gone")]
+    ended_at: Annotated[float | None, About("when all its ranks had ended")]
     outcome: Annotated[str | None, About("how it ended; null while it runs")]
     held_s: Annotated[
         float | None,
-        About("of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known"),
+        About("the seconds of startup_s after its resources were free; before that it waited. null: not known"),
     ] = None
 
 
@@ -187,7 +187,7 @@ class TrialSegment:
 
 @dataclass(frozen=True, slots=True)
 class TrialSample:
-    """Some of an experiment's trials, by number: the best ones, and others from all ranks behind them."""
+    """A sample of an experiment's trials, by number: the best ones, and others from the rest of the ranking."""
 
     trials: tuple[TrialRecord, ...]
     ranks: tuple[int, ...]
@@ -208,7 +208,7 @@ class TrialRecord:
     experiment_id: int
     experiment: Annotated[str, About("exp_...", name="experiment_id")]
     number: Annotated[int, About("counts the trials of the experiment from 0")]
-    state: Annotated[TrialState, About("where the trial is in its life")]
+    state: Annotated[TrialState, About("the state of the trial")]
     params: Annotated[Mapping[str, Any], About('its configuration, flat: "optimizer/lr" -> value')]
     searcher: Mapping[str, Any]
     tags: Mapping[str, Any]
@@ -219,7 +219,7 @@ class TrialRecord:
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[
         int,
-        About("the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH"),
+        About("the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH"),
     ]
     best_params: Annotated[
         Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
@@ -231,7 +231,7 @@ class TrialRecord:
     system_failures: int
     failure: Annotated[Mapping[str, Any] | None, About("the latest failure", name="error")]
     reason: Annotated[str, About("the reason of the latest decision about it, in words")]
-    waiting: Annotated[str | None, About("what its start waits for, in words; null if it does not wait")]
+    waiting: Annotated[str | None, About("why it has not started yet, in words; null if it is not waiting")]
     checkpoint: Annotated[Mapping[str, Any] | None, About("its newest usable checkpoint")]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when its first segment started")]
@@ -246,7 +246,7 @@ class DecisionRecord:
     seq: Annotated[int, About("its place in the log")]
     time: float
     kind: str
-    trial: Annotated[int | None, About("the number of that trial", name="trial_number")]
+    trial: Annotated[int | None, About("the number of the trial that it is about", name="trial_number")]
     reason: Annotated[str, About("the reason, in words")]
     state: str  # pending | done | superseded
     payload: Annotated[Mapping[str, Any], About("its details, by kind")]
@@ -290,10 +290,10 @@ class StreamItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """A place in an experiment's log, with what is needed to find out what has changed since."""
+    """A place in an experiment's log, with the data that is needed to find later changes."""
 
     seq: int
-    open_decisions: frozenset[int] | None = None  # event_seq of those that were pending there; None: not known
+    open_decisions: frozenset[int] | None = None  # event_seq of the decisions that were pending there; None: not known
     last_segment: int = 0  # the internal id of the newest segment
 
 
@@ -324,10 +324,10 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The changes after one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
+    """The changes between two entries of an experiment's log. Rows have the values of the moment when they were read."""
 
     since: int
-    bookmark: Bookmark  # of the last entry: the next changes come after it
+    bookmark: Bookmark  # at the last entry; the next changes begin after it
     experiment: ExperimentRecord
     metrics: Sequence[str]
     trials: Sequence[TrialRecord]
@@ -335,7 +335,7 @@ class Changes:
     decisions: Sequence[DecisionRecord]
     points: Sequence[ReportPoint]
     best: Sequence[BestPoint]
-    restarted: bool  # a new driver began: rows that no log entry names may have changed, too
+    restarted: bool  # whether a new driver has started: then rows that no log entry names may have changed, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +358,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials. Of every `width` reports they have the lowest and the highest; 1 means every report."""
+    """The curves of some trials: the lowest and the highest value of every `width` reports; 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
@@ -368,8 +368,8 @@ class Curves:
 class LogQuery:
     """A selection of a trial's logs, and of a part of each.
 
-    offset: return what follows this byte of the log; None: the end of the log. tail: at most this many lines, the last ones.
-    search: only lines that contain this text, ignoring case. limit: at most this many bytes.
+    offset: return the part after this byte of the log; None: the end of the log. tail: return only this many lines, the last
+    ones. search: only lines that contain this text, ignoring case. limit: at most this many bytes.
     """
 
     rank: int | None = None
@@ -384,8 +384,8 @@ class LogQuery:
 class RankLog:
     """The output of one rank in one segment: bytes `start` to `end` of its log, as text.
 
-    To read on, ask again with `end` as the offset. left_out: how many bytes between `start` and `end` are not kept, which a
-    line in the text says. complete: the rank prints no more, and the text reaches the end of its log.
+    To read on, ask again with `end` as the offset. left_out: the number of bytes between `start` and `end` that are not kept;
+    lines in the text mark them. complete: the rank prints no more, and the text reaches the end of its log.
     """
 
     trial: int
@@ -400,7 +400,7 @@ class RankLog:
 
 
 class OpenLog(NamedTuple):
-    """A rank whose log has no end in the database, and the node that it ran on."""
+    """A rank whose log is incomplete in the database, and the node that the rank ran on."""
 
     trial: int
     segment: int  # ordinal within the trial
@@ -433,12 +433,12 @@ class UsageSeries:
     rank: Annotated[int, About("the rank, from 0")]
     x: Annotated[Sequence[float], About("seconds since the experiment's start")]
     cpu_percent: Annotated[
-        Sequence[float | None], About("since the previous sample, or the segment's start; 100 is one core")
+        Sequence[float | None], About("CPU use since the previous sample, or the segment's start; 100 is one core")
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("allocated by torch; null if no GPU is in use")]
     gpu_reserved_bytes: Annotated[Sequence[int | None], About("reserved by torch; null if no GPU is in use")]
-    gpu_percent: Annotated[Sequence[float | None], About("how busy its GPUs were, with all their processes")]
+    gpu_percent: Annotated[Sequence[float | None], About("the share of time that its GPUs were busy, in per cent")]
 
 
 @dataclass(frozen=True, slots=True)

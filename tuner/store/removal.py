@@ -21,7 +21,7 @@ DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
-"""Seconds that a deletion may take before a service may think that the experiment has no driver."""
+"""The lease of a deletion, in seconds. If the deletion takes longer, a service may claim the experiment."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
@@ -37,13 +37,13 @@ DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE
 
 
 def seize(database: Database, experiment_id: int, now: float) -> None:
-    """Take the experiment from its driver, if it has one, and keep others away. Its driver fails at its next commit."""
+    """Take the experiment away from its driver, which then fails at its next commit. No other driver can claim it."""
     with database.write() as cursor:
         cursor.execute(_SEIZE, (now + LEASE_S, experiment_id))
 
 
 def remove(database: Database, experiment_id: int) -> None:
-    """Delete the experiment and all its rows, in several transactions. After an interruption it can be called again.
+    """Delete the experiment and all its rows, in several transactions. If it was interrupted, call it again.
 
     Raise NotFound if there is no such experiment.
     """

@@ -1,8 +1,8 @@
 """The store: everything that is stored about experiments, by subject.
 
-Who may write: anybody may create experiments and add commands. Everything else about an experiment is written by its driver
-alone, which holds the *epoch*: `drivers.claim` starts a new one, and from then on every `drivers.commit` under an older epoch
-raises LostLease and writes nothing. Log entries never change, except that a decision changes once from pending to done.
+Any process may create experiments and add commands. Only an experiment's driver may write the rest. The driver holds the
+*epoch*: `drivers.claim` starts a new one, and from then on every `drivers.commit` under an older epoch raises LostLease and
+writes nothing. Log entries never change, except that a decision changes once, from pending to done or superseded.
 
 Every method may be called from any thread. Errors are `StoreError`s. After an error that is also `Retryable` (locked, connection
 lost) nothing was written, or, if the connection broke during COMMIT, everything; repeating the same call is harmless.
@@ -35,11 +35,11 @@ class Store:
     metrics: names and curves.
     log: decisions and events, as people read them.
     changes: the rows that changed after an entry of the log.
-    ranks: what ranks use.
-    logs: what ranks print.
+    ranks: the resource usage of ranks.
+    logs: the output of ranks.
     code: training functions that are pickled by value.
-    bundles: when code bundles were last used.
-    commands: what users ask drivers to do.
+    bundles: the times of the last use of code bundles.
+    commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
     webhooks: URLs that events are sent to, and their deliveries.
@@ -67,9 +67,9 @@ class Store:
         return cls(Database(connect(url, synchronous)))
 
     def within(self, project: str | None) -> Store:
-        """Return this store as a token of that project sees it: public ids and names of other projects are not found.
+        """Return this store, limited to a project: it does not find the public ids and names of other projects.
 
-        Rows that are asked for by an internal id are not filtered, since only a record that was found has one.
+        Queries by internal id are not filtered, since a caller gets such an id only from a record of this project.
         """
         return self if project is None else Store(self._database, project)
 
@@ -87,7 +87,7 @@ class Store:
         self._database.check()
 
     def check_write(self) -> None:
-        """Write something that changes nothing. Raise StoreError if the database takes no writes, as with a full disk."""
+        """Make a write that changes nothing. Raise StoreError if it fails, for instance because the disk is full."""
         with self._database.write() as cursor:
             cursor.execute("UPDATE alembic_version SET version_num = version_num")
 

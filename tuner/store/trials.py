@@ -93,7 +93,7 @@ class Trials:
             return self._sorter.matching(cursor, experiment_id, conditions)
 
     def numbers(self, public_ids: Sequence[str]) -> dict[str, int]:
-        """Return id -> number of those of these trials that exist."""
+        """Return public id -> number, for the trials that exist."""
         found: dict[str, int] = {}
         with self._database.read() as connection:
             for at in range(0, len(public_ids), 1000):  # a statement takes a limited number of parameters
@@ -115,9 +115,9 @@ class Trials:
         return sorted(found, key=lambda one: one[0])
 
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
-        """Return at most `size` trials: the best ones, and others that are spread evenly over the ranks behind them.
+        """Return at most `size` trials: the best ones, and others that are spread evenly over the rest of the ranking.
 
-        If there are no more trials than that, return all of them.
+        If there are no more than `size` trials, return all of them.
         """
         with self._database.cursor() as (cursor, connection):
             places, total = self._sorter.sample(cursor, experiment_id, _by_value(mode), size)
@@ -133,7 +133,7 @@ class Trials:
             return sorted(self._sorter.sample(cursor, experiment_id, _by_value(mode), size)[0])
 
     def trained(self, experiment_id: int, longest: float) -> int:
-        """Return how many iterations the completed and the stopped trials were trained, at most `longest` for each."""
+        """Return the iterations that all completed and stopped trials have trained, counting at most `longest` for each."""
         query = select(func.sum(case((trial.c.iteration > longest, longest), else_=trial.c.iteration))).where(
             trial.c.experiment_id == experiment_id, trial.c.state.in_([TrialState.COMPLETED, TrialState.STOPPED])
         )
@@ -174,9 +174,9 @@ class Trials:
     def results(
         self, experiment_id: int, trials: Sequence[int], *, best: bool
     ) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, their search space, best or last value), for those of these trials that have a value.
+        """Return (flat params, revision of their search space, best or last value) of each trial that has a value.
 
-        Which search space params are from is None if they are not the trial's present ones.
+        The revision is None if the params are earlier ones of the trial: it is known only for the present ones.
         """
         value = trial.c.best_value if best else trial.c.last_value
         query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, value)
@@ -232,9 +232,10 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return when the training of these trials waited for checkpoints, in time, and the seconds of all waits together.
+        """Return the times in which these trials' training waited for checkpoints, and the seconds of all waits together.
 
-        Each is (trial, ordinal of its segment, start, end). Of more than `most`, the longest are returned.
+        Each wait is (trial, ordinal of its segment, start, end). They are ordered by start. If there are more than `most`,
+        only the longest are returned.
         """
         waits = (
             select(trial.c.number, segment.c.ordinal, checkpoint.c.taken_at, checkpoint.c.took_s)
@@ -282,7 +283,7 @@ class Trials:
         return Page(items, rows.next_token)
 
     def pin(self, experiment_id: int, public_id: str, pinned: bool, now: float | None = None) -> None:
-        """Store whether a user wants a checkpoint kept, and give the driver the command to do so, in one transaction."""
+        """Pin or unpin a checkpoint for a user, and give the driver the command for it, in one transaction."""
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
@@ -290,9 +291,9 @@ class Trials:
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:
-        """Return the number and the newest value of each of these metrics, of the trials that have reported all of them.
+        """Return the numbers of the trials that have reported all of these metrics, and their newest values.
 
-        Trials outside of the constraints are left out.
+        Trials that violate the constraints are left out.
         """
         query = select(trial.c.number, trial.c.last).where(trial.c.experiment_id == experiment_id)
         query = query.where(trial.c.feasible.is_not(False)).order_by(trial.c.number)

@@ -1,9 +1,9 @@
 """Webhooks: URLs that events are sent to, and their deliveries.
 
-`collect` looks for experiments that have changed since it looked last, and adds a delivery for each webhook that has asked for
-the event. How far it has looked is in `webhook_cursor`, a row for each experiment. The row and the deliveries are written in one
-transaction that fails if the row has changed meanwhile. So several services may collect from one database, and each delivery is
-added once.
+`collect` finds the experiments that have changed since its last call, and adds a delivery for each webhook that has subscribed to
+the event. `webhook_cursor` has a row for each experiment: the position in the log that `collect` has reached. The row and the
+deliveries are written in one transaction that fails if the row has changed meanwhile. So several services may collect from one
+database, and each delivery is added once.
 `claim` hands a delivery to one sender for a limited time. If that sender dies, the delivery can be claimed again.
 """
 
@@ -36,10 +36,10 @@ EventName = Literal[
     "objective.reached",
 ]
 SentEvent = EventName | Literal["test"]
-"""The event of a delivery. Nobody subscribes to `test`: it is sent to a webhook whose owner asks for it."""
+"""The event of a delivery. Nobody subscribes to `test`; `Webhooks.test` sends it to one webhook."""
 
 TEST_EXPERIMENT = "exp_test"
-"""The experiment in a delivery of the event `test`, which does not exist."""
+"""The id of the experiment in a delivery of the event `test`. No such experiment exists."""
 
 EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
@@ -51,7 +51,7 @@ MAX_WEBHOOKS = 500
 """The largest number of webhooks in one database."""
 
 FAILURES_AT_ONCE = 500
-"""Failed trials of one experiment that are collected in one transaction."""
+"""The most failed trials of one experiment that are collected in one transaction."""
 
 TEXT = 2000
 """Reasons and errors are cut to this many characters."""
@@ -129,7 +129,7 @@ class _Changed(NamedTuple):
 
 
 class _Occurrence(NamedTuple):
-    """An event that may be sent to webhooks. Each webhook gets one `key` once."""
+    """An event that may be sent to webhooks. Each webhook gets each `key` once."""
 
     event: str
     key: str
@@ -185,7 +185,7 @@ DELETE FROM webhook_delivery WHERE ended_at < ? AND event <> 'objective.reached'
 class Webhooks:
     """The webhooks of one database and their deliveries. Every method may be called from any thread.
 
-    project: show only the webhooks of this project. `collect` and `claim` are about all of them.
+    project: show only the webhooks of this project. `collect` and `claim` handle the webhooks of all projects.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:
@@ -209,7 +209,7 @@ class Webhooks:
         threshold: float | None = None,
         now: float | None = None,
     ) -> WebhookRecord:
-        """Create a webhook. It is told of what happens from now on.
+        """Create a webhook. It gets the events that happen from now on.
 
         Raises:
             SpecError: `objective.reached` has no threshold, there are too many webhooks, or the project is not the one that this
@@ -309,7 +309,7 @@ class Webhooks:
             "name": "test",
             "project": found.project or DEFAULT_PROJECT,
             "state": str(ExperimentState.COMPLETED),
-            "reason": "somebody tests this webhook",
+            "reason": "a test of this webhook",
             "error": None,
         }
         values = (made, found.id, f"test {made}", "test", TEST_EXPERIMENT, dumps({"experiment": example}), time, time)
@@ -371,9 +371,9 @@ class Webhooks:
         self._seen[found.id] = place.seq
 
     def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
-        """Return deliveries whose time has come, and count an attempt for each. Nobody else gets them for `lease_s` seconds.
+        """Return deliveries that are due, and count an attempt for each. No other sender gets them for `lease_s` seconds.
 
-        busy: internal ids of webhooks whose deliveries are left alone.
+        busy: internal ids of webhooks whose deliveries are skipped.
         """
         time = at(now)
         query = _DUE
@@ -392,16 +392,16 @@ class Webhooks:
         return claimed
 
     def delivered(self, due: Due, status: int, *, now: float | None = None) -> None:
-        """Write down that the receiver has taken a delivery."""
+        """Record that the receiver has accepted a delivery."""
         with self._database.write() as cursor:
             cursor.execute(_DELIVERED, (status, at(now), due.id))
 
     def failed(
         self, due: Due, error: str, *, status: int | None = None, wait_s: float | None, now: float | None = None
     ) -> None:
-        """Write down that an attempt has failed.
+        """Record that an attempt has failed.
 
-        wait_s: seconds until the next attempt; None: there is no further one.
+        wait_s: seconds until the next attempt; None if this was the last one.
         """
         time = at(now)
         state, next_at, ended = ("failed", time, time) if wait_s is None else ("pending", time + wait_s, None)
@@ -412,7 +412,7 @@ class Webhooks:
     def prune(self, before: float) -> int:
         """Delete deliveries that ended before this time, and those of deleted webhooks. Return how many there were.
 
-        A delivery of `objective.reached` is kept, since it says that the webhook was told already.
+        Deliveries of `objective.reached` are kept: they show that a webhook has had this event.
         """
         with self._database.write() as cursor:
             cursor.execute(_PRUNE, (before,))
@@ -424,7 +424,7 @@ class Webhooks:
 
 def _check(events: Sequence[str], threshold: float | None) -> None:
     if "objective.reached" in events and threshold is None:
-        raise SpecError("objective.reached needs the value of the objective that is to be reached", "/threshold")
+        raise SpecError("objective.reached needs a threshold: the value at which to send it", "/threshold")
 
 
 def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
@@ -432,7 +432,7 @@ def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
 
 
 def _of_experiment(found: _Changed, before: _Place) -> Iterator[_Occurrence]:
-    """Yield what happened to the experiment as a whole."""
+    """Yield the events of the experiment itself."""
     now, data = found.now, {"experiment": _shown_experiment(found)}
     if now.started_at is not None and before.started_at is None:
         yield _Occurrence("experiment.started", f"{found.public_id}:started", data)

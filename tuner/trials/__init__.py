@@ -2,10 +2,13 @@
 
 Each folder is a layer: it may use the folders below it and nothing above it. import-linter checks this.
 
-lightning     Lightning trainers, in a trial and in a script groups        worker groups, as the driver host sees them
-runtime       a rank's process, around the training function compat        training code written for Ray or Optuna, or
-as a class training      functions that training code calls checkpoints   files in the experiment's storage
-messages messages between driver host and ranks
+    lightning     Lightning trainers, in a trial and in a script
+    groups        worker groups, as the driver host sees them
+    runtime       a rank's process, around the training function
+    compat        training code written for Ray or Optuna, or as a class
+    training      functions that training code calls
+    checkpoints   files in the experiment's storage
+    messages      messages between driver host and ranks
 """
 
 from tuner.trials import moved

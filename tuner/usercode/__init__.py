@@ -1,1 +1,1 @@
-"""Move the user's code to another process: entrypoints, pickles, training functions by value."""
+"""Send the user's code to another process: entrypoints, pickles, training functions by value."""

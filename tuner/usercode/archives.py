@@ -1,4 +1,4 @@
-"""Zip files of code: how they are made, and what is checked before the files of a foreign one are used."""
+"""Make zip files of code, and check zip files from clients before their files are used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_UNPACKED = 500 << 20
 
 MAX_FILES = 20_000
 MAX_DIRECTORY = 8 << 20
-"""The largest list of contents, in bytes. It is checked before it is read: each entry takes ten times as much in memory."""
+"""The largest table of contents, in bytes. The size is checked before reading, since an entry takes ten times as much memory."""
 
 MAX_PATH = 1000
 SKIPPED = frozenset(
@@ -45,19 +45,19 @@ SKIPPED = frozenset(
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_TAIL = 22 + 0xFFFF  # where a zip file says how long its list of contents is
+_TAIL = 22 + 0xFFFF  # the length of a zip file's last part, which contains the size of its table of contents
 _KINDS = frozenset({0, stat.S_IFREG, stat.S_IFDIR})
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
-# -- making one -------------------------------------------------------------------------------------------------------------
+# -- make a zip file --------------------------------------------------------------------------------------------------------
 
 
 def pack(files: Mapping[str, Path]) -> bytes:
-    """Return a zip file with these files, by their names in it. Equal files give equal bytes.
+    """Return a zip file with these files. `files` maps names in the zip file to paths. Equal files give equal bytes.
 
     Raises:
-        SpecError: they are larger than a service takes.
+        SpecError: the files are larger than a service accepts.
     """
     out, total = io.BytesIO(), 0
     with zipfile.ZipFile(out, "w") as archive:
@@ -66,11 +66,11 @@ def pack(files: Mapping[str, Path]) -> bytes:
             total += len(content)
             if total > MAX_UNPACKED:
                 raise SpecError(
-                    f"the code has more than {MAX_UNPACKED >> 20} MiB: leave data out of its folder", "/bundle"
+                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of its folder", "/bundle"
                 )
             archive.writestr(_entry(name), content)
     if len(out.getvalue()) > MAX_BYTES:
-        raise SpecError(f"the zipped code has more than {MAX_BYTES >> 20} MiB: leave data out of its folder", "/bundle")
+        raise SpecError(f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of its folder", "/bundle")
     return out.getvalue()
 
 
@@ -79,7 +79,7 @@ def sha256(content: bytes) -> str:
 
 
 def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
-    """Return the files of a folder by their path in it, without caches and version control. Links are left out."""
+    """Return relative path -> file for a folder, without links, caches and files of version control."""
     found: dict[str, Path] = {}
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
@@ -91,13 +91,13 @@ def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
 
 
 def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Path]:
-    """Return the files of the user's own modules that a pickled function needs, and the modules that these import.
+    """Return the files of the user's own modules that a pickled function needs, directly or through their imports.
 
-    A module is the user's own if it is neither in the standard library nor installed. Modules are not imported here.
+    A module is the user's own if it is neither in the standard library nor installed. No module is imported.
 
     Args:
-        blob: a pickled function. Each text in it that names such a module counts, also the names in ``import`` statements
-            inside the function.
+        blob: a pickled function. Any text in it that names such a module counts, so ``import`` statements inside the function
+            count, too.
         names: further modules.
     """
     waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]
@@ -117,7 +117,7 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
 
 
 def _texts(blob: bytes | None) -> Iterator[str]:
-    """Yield the texts in a pickle that may be names of modules. Nothing is unpickled."""
+    """Yield the texts in a pickle that may be names of modules, without unpickling it."""
     for _, value, _ in pickletools.genops(blob) if blob is not None else ():
         if isinstance(value, str) and len(value) < 200:
             yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
@@ -157,14 +157,14 @@ def imports_of(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-# -- reading a foreign one --------------------------------------------------------------------------------------------------
+# -- read a zip file of a client --------------------------------------------------------------------------------------------
 
 
 class Archive:
     """The files of a zip file that a client has sent.
 
-    Raises SpecError if it is not a zip file, is too large, or has something that must not be unpacked: a path that leads out of
-    its folder, a link, a device, an encrypted file, a file that occurs twice, or a method of compression that is not common.
+    Raises SpecError if it is not a zip file, is too large, or has an entry that must not be unpacked: a path that leads out of
+    its folder, a link, a device, an encrypted file, a file that occurs twice, or an uncommon compression method.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -172,7 +172,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:
-            raise _refused(f"it is not a zip file that can be read: {error}") from error
+            raise _refused(f"the zip file cannot be read: {error}") from error
         self._members = _checked(self._zip.infolist())
 
     @property
@@ -180,7 +180,7 @@ class Archive:
         return len(self._members)
 
     def repacked(self, prefix: str) -> bytes:
-        """Return a zip file with the same files below a folder. Nothing else of the original is in it."""
+        """Return a zip file with only the files of this one, below the folder `prefix`."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w") as archive:
             for member in self._members:
@@ -205,7 +205,7 @@ class Archive:
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Check the size of the list of contents before zipfile reads all of it into memory."""
+    """Check the size of the table of contents before zipfile reads all of it into memory."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - _TAIL - 20, 0))
     tail = file.read()
@@ -220,7 +220,7 @@ def _check_directory(file: BinaryIO) -> None:
 
 
 def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Return the files. Raise SpecError for whatever must not be unpacked."""
+    """Return the files. Raise SpecError if an entry must not be unpacked."""
     files = [member for member in members if not member.is_dir()]
     if not files:
         raise _refused("it has no files")
@@ -248,7 +248,7 @@ def _problem(member: zipfile.ZipInfo) -> str | None:
     if name.startswith("/") or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
         return "leads out of its folder"
     if not name.isprintable() or len(name) > MAX_PATH or any(len(part.encode()) > 255 for part in parts):
-        return "has characters or a length that a file name must not have"
+        return "is too long or has characters that are not printable"
     if stat.S_IFMT(member.external_attr >> 16) not in _KINDS:
         return "is a link or a device"
     if member.flag_bits & 0x1:
@@ -266,4 +266,4 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _refused(why: str) -> SpecError:
-    return SpecError(f"the bundle is refused: {why}", "/bundle")
+    return SpecError(f"the bundle is rejected: {why}", "/bundle")

@@ -1,8 +1,8 @@
-"""Checks that an entrypoint ("module:function") can be imported and called, without running user code in this process.
+"""Check that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
-Helper processes answer the questions (`tuner.usercode.import_check`). A helper forks a child for each question, so an import
-that hangs, prints or ends its process harms nobody. A second helper starts when the first one is busy, up to a limit; one
-slow import therefore holds up only those who ask about the same entrypoint.
+Helper processes do the checks (`tuner.usercode.import_check`). A helper forks a child for each check, so an import that hangs,
+prints or ends its process does no harm. If all helpers are busy, another one starts, up to a limit. So a slow import delays only
+the callers that ask about the same entrypoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT = 2
 """The number of idle helpers that are kept; each holds the big libraries in memory."""
 
 WAITING = 32
-"""The number of callers that may wait for an answer; further ones are refused."""
+"""The number of callers that may wait for an answer. Further callers get CheckerBusy."""
 
 FORGET_S = (1.0, 60.0)
 """A failure is remembered for as long as it took to find, within these bounds, or until a file of the module changes."""
@@ -45,7 +45,7 @@ KNOWN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """An entrypoint that can be imported. `hash` names the content of the user's files that it loaded."""
+    """An entrypoint that can be imported. `hash` is a hash of the user's files that it has loaded."""
 
     name: str
     hash: str
@@ -58,12 +58,12 @@ class _Failure:
 
     message: str
     until: float
-    files: tuple[File | str, ...]  # a path alone: there was no such file
+    files: tuple[File | str, ...]  # a path alone stands for a file that did not exist
 
 
 @dataclass(slots=True)
 class _Question:
-    """An import that a helper is working on. All callers that ask for the same import wait for its answer."""
+    """A running import. All callers that ask for the same import wait for its answer."""
 
     text: str
     module: str
@@ -73,10 +73,10 @@ class _Question:
 
 
 class EntrypointChecker:
-    """Asks helper processes, which start when they are needed and live until `close`. Any thread may ask.
+    """Checks entrypoints in helper processes, which start when they are needed and live until `close`. Thread-safe.
 
-    timeout_s: how long an import may take. helpers: how many imports may run at once. waiting: how many callers may wait
-    for an answer; another one gets CheckerBusy.
+    timeout_s: the seconds that an import may take. helpers: the number of imports that may run at once. waiting: the number of
+    callers that may wait for an answer; further ones get CheckerBusy.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:
@@ -92,23 +92,29 @@ class EntrypointChecker:
 
     @property
     def capacity(self) -> int:
-        """Return how many callers may be inside `check` at once."""
+        """Return the number of callers that may be inside `check` at once."""
         return self._limit
 
     def check(
         self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> Entrypoint:
-        """Import the entrypoint in a helper. Raise EntrypointError, with the file and the line, if something is wrong with it.
+        """Import the entrypoint in a helper process.
 
-        Raise CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
-        and `environ` is added to its environment.
+        Args:
+            entrypoint: "module:function".
+            sys_path: folders to put before the helper's own `sys.path`.
+            environ: variables to add to the helper's environment.
+
+        Raises:
+            EntrypointError: it cannot be imported or called. The message names the file and the line.
+            CheckerBusy: too many callers wait already, or the checker is closed.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
 
     def check_function(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
     ) -> Entrypoint:
-        """Check a function that a scheduler or a stopper calls, as `check` does. An error points at `pointer`."""
+        """Check a function that a scheduler or a stopper calls, as `check` does. An error has this JSON `pointer`."""
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def pids(self) -> list[int]:
@@ -117,7 +123,7 @@ class EntrypointChecker:
             return [helper.pid for helper in (*self._idle, *self._busy)]
 
     def close(self) -> None:
-        """End all helpers at once, with their imports. Callers that wait for an answer get CheckerBusy."""
+        """Kill all helpers and their imports. Callers that wait for an answer get CheckerBusy."""
         with self._lock:
             self._closed = True
             helpers = [*self._idle, *self._busy]
@@ -144,16 +150,16 @@ class EntrypointChecker:
         raise EntrypointError(answer.message, pointer)
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return a known answer, or wait for the import if it is already running, or start it."""
+        """Return the answer if it is known. Otherwise wait for the running import, or start it."""
         with self._lock:
             known = self._known.get(text)
-        if known is not None and _holds(known):  # this reads files, and a slow disk must hold up nobody else
+        if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
             return known
         with self._lock:
             if self._closed:
                 raise CheckerBusy("the service is ending")
             if self._waiting >= self._limit:
-                raise CheckerBusy(f"{self._waiting} other requests wait for the import of their entrypoints")
+                raise CheckerBusy(f"{self._waiting} other requests are waiting for their entrypoints to be imported")
             self._waiting += 1
             question = self._asked.get(text)
             mine = question is None
@@ -178,7 +184,7 @@ class EntrypointChecker:
         except CheckerBusy as error:
             question.answer = error
         except OSError as error:
-            question.answer = CheckerBusy(f"no process that checks entrypoints can be started: {error}")
+            question.answer = CheckerBusy(f"the process that checks entrypoints cannot be started: {error}")
         finally:
             with self._lock:
                 del self._asked[question.text]
@@ -190,8 +196,8 @@ class EntrypointChecker:
 
     def _ask(self, question: _Question) -> Entrypoint | _Failure:
         begun = time.monotonic()
-        seen = _module_files(question.module, question.sys_path)  # before the import: an edit meanwhile is noticed
-        for _ in range(2):  # a helper that has died meanwhile is replaced, once
+        seen = _module_files(question.module, question.sys_path)  # before the import, to notice edits during it
+        for _ in range(2):  # if the helper has died, try once more with another one
             helper = self._take()
             begun = time.monotonic()
             answer = helper.ask(question.text)
@@ -255,7 +261,7 @@ class _Helper:
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Return False while the helper starts, or loads libraries after its last answer. A dead one counts as ready."""
+        """Return False while the helper starts, or loads libraries after its last answer. A dead helper counts as ready."""
         if not self._ready:
             assert self._process.stdout is not None
             self._ready = bool(select.select([self._process.stdout], [], [], 0)[0])
@@ -267,7 +273,7 @@ class _Helper:
         assert self._process.stdout is not None
         self._ready = False
         try:
-            self._process.stdout.readline()  # it says that it is ready
+            self._process.stdout.readline()  # the empty line that means "ready"
             self._process.stdin.write(question + "\n")
             self._process.stdin.flush()
             if line := self._process.stdout.readline():
@@ -284,12 +290,12 @@ class _Helper:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # unsent data for a helper that is gone
+        with contextlib.suppress(OSError):  # the pipe may hold unsent data for the dead helper
             self._process.stdin.close()
 
 
 def _holds(known: Entrypoint | _Failure) -> bool:
-    """Return whether the user's files are as they were when this answer was given."""
+    """Return whether this answer still holds: the user's files have not changed, and a failure has not expired."""
     if isinstance(known, Entrypoint):
         return all(stat(file[0]) == file for file in known.files)
     if time.monotonic() >= known.until:
@@ -298,7 +304,7 @@ def _holds(known: Entrypoint | _Failure) -> bool:
 
 
 def _module_files(module: str, sys_path: Sequence[str]) -> tuple[File | str, ...]:
-    """Return the files in which the module may be, as they are now, without importing anything."""
+    """Return the present state of the files that may contain the module, without importing anything."""
     parts = module.split(".")
     found: list[File | str] = []
     for folder in sys_path:

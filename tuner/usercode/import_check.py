@@ -1,7 +1,7 @@
-"""The helper process of `tuner.usercode.entrypoints`: imports an entrypoint in a forked child and says what is wrong with it.
+"""The helper process of `tuner.usercode.entrypoints`: imports an entrypoint in a forked child and reports errors.
 
-The child imports the module afresh, so an edited file is seen. Afterwards the helper itself loads the well-known libraries
-that the child had needed (torch takes seconds), which makes the next child quick.
+The child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the well-known libraries that the
+child needed (torch takes seconds), so that the next child is quick.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from tuner.names import did_you_mean
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
-"""Libraries that the helper itself loads as soon as one entrypoint has needed them."""
+"""Libraries that the helper itself loads once an entrypoint has needed them."""
 
 MAX_FILES = 2_000
 
@@ -46,8 +46,8 @@ def stat(path: str) -> File | None:
 def main() -> None:
     """Answer questions, one JSON object per line, until standard input ends. An empty line means "ready for the next one"."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what imports print must not come between the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is meant for the service, which then ends this
+    os.dup2(2, 1)  # keep the output of imports apart from the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then ends this process
     print(file=answers)
     for line in sys.stdin:
         question = json.loads(line)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-    """Return what `work` returns in a forked child, or {"error": ...} if the child dies or takes too long."""
+    """Call `work` in a forked child and return its result, or {"error": ...} if the child dies or takes too long."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -111,9 +111,9 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
 def examine(
     entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
 ) -> dict[str, Any]:
-    """Import an entrypoint in this process and check that it can be called: a `trainable` with a configuration.
+    """Import an entrypoint in this process and check that it is callable. A `trainable` must accept a configuration.
 
-    Returns {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if something is wrong.
+    Returns {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if a check fails.
     """
     os.environ.update(environ)
     module_name, _, qualname = entrypoint.partition(":")
@@ -150,7 +150,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the innermost line of the user's code in the traceback, or of a library if there is none."""
+    """Return the place of the error: the innermost line of the user's code in the traceback, else of a library."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
@@ -172,7 +172,7 @@ def _heavy(before: set[str]) -> list[str]:
 
 
 def _files_of(error: BaseException) -> list[File]:
-    """Return the user's files of a failed import: those that were loaded, and those in the traceback."""
+    """Return the user's files that a failed import has loaded or that are in its traceback."""
     names = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if isinstance(error, SyntaxError) and error.filename:
         names.add(error.filename)
@@ -181,7 +181,7 @@ def _files_of(error: BaseException) -> list[File]:
 
 
 def _own_files() -> list[File]:
-    """Return the loaded source files that belong to no installed package."""
+    """Return the loaded source files that do not belong to an installed package."""
     files = []
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""Pickles the functions and objects of users, and names the part of them that cannot be pickled."""
+"""Pickle functions and objects of users, and find the parts that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Pickle a value with cloudpickle, also if it contains one of two kinds of objects that cloudpickle cannot handle.
+    """Pickle a value with cloudpickle, and handle two kinds of objects that cloudpickle cannot.
 
-    A reference to an object in Ray's store stays valid as long as the process that made it lives; cloudpickle alone would make
-    `ray.get` of it wait for ever in another process. A module whose class is not the usual one, such as `optuna.integration`,
-    which loads its content on first use, is imported again.
+    References to objects in Ray's store are pickled with Ray. They are valid while the process that made them lives; with
+    cloudpickle alone, `ray.get` would wait forever in another process. Lazy modules, such as `optuna.integration`, whose class is
+    not the usual one, are imported again.
     """
     import cloudpickle
 
@@ -36,9 +36,9 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
 
 
 def culprits(function: Any) -> list[str]:
-    """Return the innermost objects that a function refers to and that cannot be pickled.
+    """Find the innermost objects that a function refers to and that cannot be pickled.
 
-    Each is described in words, such as "the closure variable 'lock' (lock)".
+    Return a description of each, such as "the closure variable 'lock' (lock)".
     """
     while hasattr(function, "inner"):
         function = function.inner

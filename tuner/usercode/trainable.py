@@ -1,4 +1,4 @@
-"""Prepares a training function for another process, which imports it by name or unpickles it."""
+"""Prepare a training function for another process, which imports it by name or unpickles it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpic
 def by_value(
     function: Callable[..., Any] | None, *, space_blob: bytes | None = None, parts_blob: bytes | None = None
 ) -> CodeRecord:
-    """Return the record under which a function is stored; `function` is None if workers import it by its entrypoint.
+    """Return a record with the pickled function. `function` is None if workers import it by its entrypoint.
 
-    Raise EntrypointError if the function takes no argument or cannot be pickled. The message names the part that cannot.
+    Raise EntrypointError if the function takes no argument or cannot be pickled. The message names the object that cannot.
     """
     blob = None
     if function is not None:
@@ -51,7 +51,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     """Raise EntrypointError unless the function can be called with one argument, the configuration."""
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
-        raise EntrypointError(f"expected a function of the configuration, got {function!r}", "/trainable")
+        raise EntrypointError(f"expected a function that takes the configuration, got {function!r}", "/trainable")
     try:
         inspect.signature(function).bind({})
     except TypeError as error:
@@ -61,12 +61,12 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """Pickle the function. Raise EntrypointError, with the part that is to blame, if that is impossible."""
+    """Pickle the function. If that fails, raise EntrypointError with the objects that cannot be pickled."""
     try:
         return dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
-        because = ", ".join(culprits(function)) or "something it refers to"
+        because = ", ".join(culprits(function)) or "an object that it refers to"
         raise EntrypointError(
             f"{name} cannot be sent to other processes because of {because}: {type(error).__name__}: {error}",
             "/trainable",

@@ -128,6 +128,6 @@ def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> N
     engine.dispose()
     with (
         Store.open(url) as store,
-        pytest.raises(StoreError, match="a row of metric_key refers to a missing one of experiment"),
+        pytest.raises(StoreError, match="a row of metric_key refers to a missing row of experiment"),
     ):
         store.migrate()

@@ -59,7 +59,9 @@ class SignIn(Model):
 class NewToken(Model):
     """The body that creates a token."""
 
-    name: Annotated[str, Field(description="who or what it is for; the audit trail shows it", max_length=100)]
+    name: Annotated[
+        str, Field(description="the person or program that will use it; the audit trail shows it", max_length=100)
+    ]
     role: Annotated[RoleName, Field(description="what it allows")]
     project: Annotated[
         str | None,

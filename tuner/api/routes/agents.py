@@ -1,6 +1,6 @@
 """/experiments/.../assignments: the trials of experiments with the executor "agents", for programs on other machines.
 
-The database has the experiment. Everything else is asked of the driver host, which lends segments (`tuner.driver.hosts.agents`).
+Experiments are read from the database. Other requests go to the driver host, which lends segments (`tuner.driver.hosts.agents`).
 """
 
 from __future__ import annotations

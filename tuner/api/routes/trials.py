@@ -104,7 +104,9 @@ def logs(
     ] = None,
     offset: Annotated[
         int | None,
-        Query(ge=0, le=MAX_OFFSET, description="only what follows this byte; pass `end` of the previous answer"),
+        Query(
+            ge=0, le=MAX_OFFSET, description="return only the part after this byte; pass `end` of the previous answer"
+        ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most this many bytes of each log")] = 1_000_000,
     search: Annotated[

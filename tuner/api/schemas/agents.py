@@ -61,7 +61,7 @@ class AssignmentRequest(Body):
         Field(
             min_length=1,
             max_length=100,
-            description="a name for this request: if it is sent again because its answer was lost, it gets the same trial",
+            description="a name for this request; a repeated request with the same name gets the same trial",
             examples=["gpu-7-0001"],
         ),
     ] = None
@@ -71,7 +71,7 @@ class AssignmentRequest(Body):
     lease_s: Annotated[
         float,
         Field(
-            ge=1, le=86400, description="seconds without a word from the agent after which its trial is started again"
+            ge=1, le=86400, description="seconds without a call from the agent after which its trial is started again"
         ),
     ] = DEFAULT_LEASE_S
     late_checkpoints: Annotated[
@@ -86,7 +86,7 @@ class StartCheckpoint(Model):
     """The checkpoint that a trial continues from."""
 
     id: Annotated[str, Field(description="ckp_...")]
-    uri: Annotated[str, Field(description="what its agent has passed as its URI")]
+    uri: Annotated[str, Field(description="the URI that the agent that saved it has reported")]
     iteration: Annotated[int, Field(description="the report that it belongs to")]
 
 
@@ -94,7 +94,7 @@ class Assignment(Model):
     """A trial, or a part of one, that an agent is to train."""
 
     lease: Annotated[str, Field(description="names the assignment in the addresses of all further calls")]
-    lease_s: Annotated[float, Field(description="seconds without a word from the agent after which the lease ends")]
+    lease_s: Annotated[float, Field(description="seconds without a call from the agent after which the lease ends")]
     experiment_id: str
     trial_id: str
     segment_id: Annotated[str, Field(description="seg_...")]
@@ -103,25 +103,25 @@ class Assignment(Model):
     config: Annotated[Json, Field(description="the configuration, nested")]
     params: Json
     iteration: Annotated[
-        int, Field(description="reports that the trial has behind it at its checkpoint; 0 without one")
+        int, Field(description="number of reports that the trial had made at its checkpoint; 0 without one")
     ]
     checkpoint: Annotated[
-        StartCheckpoint | None, Field(description="what to continue from; null: start from the beginning")
+        StartCheckpoint | None, Field(description="the checkpoint to continue from; null: start from the beginning")
     ]
     next_milestone: Annotated[
         int | None,
         Field(description="the next iteration at which a decision may be made, so that a checkpoint is useful"),
     ]
-    seed: Annotated[int, Field(description="of the experiment")]
+    seed: Annotated[int, Field(description="the seed of the experiment")]
     metric: Annotated[str, Field(description="the objective, which reports must have")]
-    entrypoint: Annotated[str | None, Field(description="what the experiment names for its agents")]
-    storage: Annotated[str, Field(description="where the driver deletes checkpoints that are not needed any more")]
+    entrypoint: Annotated[str | None, Field(description="the entrypoint of the experiment, if it names one")]
+    storage: Annotated[str, Field(description="the place in which the driver deletes checkpoints when they expire")]
     space: Annotated[Json | None, Field(description="the search space")]
     stop_grace_s: Annotated[float, Field(description="seconds that an agent has to stop when `wanted` says so")]
-    hang_timeout_s: Annotated[float | None, Field(description="seconds without a report that the user calls a hang")]
-    checkpoint_every: Annotated[int | None, Field(description="reports between checkpoints that the user asks for")]
+    hang_timeout_s: Annotated[float | None, Field(description="seconds without a report that count as a hang")]
+    checkpoint_every: Annotated[int | None, Field(description="reports between the checkpoints that the user wants")]
     checkpoint_at_milestones: Annotated[bool, Field(description="whether the scheduler needs one at every milestone")]
-    checkpoint_at_end: Annotated[bool, Field(description="whether the user wants one at the end")]
+    checkpoint_at_end: Annotated[bool, Field(description="whether the user wants a checkpoint at the end")]
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
@@ -140,7 +140,7 @@ class AgentCheckpoint(Body):
 
 
 class EarlierReport(Body):
-    """A report that the agent has not waited for."""
+    """A report for which the agent did not wait for a verdict."""
 
     iteration: Iteration
     metrics: Metrics
@@ -213,7 +213,7 @@ class Heartbeat(Model):
 
 
 class AgentLog(Body):
-    """A piece of what a trial has printed."""
+    """A piece of a trial's output."""
 
     text: Annotated[str | None, Field(max_length=MOST_LOG, description="the text")] = None
     data: Annotated[
@@ -222,7 +222,7 @@ class AgentLog(Body):
     start: Annotated[
         int | None,
         Field(
-            ge=0, le=2**53, description="offset of its first byte, so that a piece may be sent again; null: it follows"
+            ge=0, le=2**53, description="offset of its first byte, for repeated pieces; null: after the previous piece"
         ),
     ] = None
 

@@ -109,12 +109,12 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
     space_revision: Annotated[
-        int, Field(description="how often users have changed the space; trials say which one they are from")
+        int, Field(description="number of changes of the space by users; a trial has the revision of its own space")
     ]
-    former_spaces: Annotated[list[Json], Field(description="the spaces before the present one, the first one first")]
+    former_spaces: Annotated[list[Json], Field(description="the earlier spaces, oldest first")]
     assumed: Annotated[
         Json,
-        Field(description="the values that new parameters are taken to have had in trials of the spaces without them"),
+        Field(description="new parameter -> the value that it is assumed to have had in trials of earlier spaces"),
     ]
     search: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
     scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]

@@ -46,7 +46,7 @@ class Forecast(Model):
     """A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage."""
 
     metric: Annotated[str, Field(description="the first objective")]
-    time: Annotated[Timestamp | None, Field(description="when the newest event was; null before the first")]
+    time: Annotated[Timestamp | None, Field(description="the time of the newest event; null before the first")]
     end: Annotated[
         ForecastEnd | None, Field(description="its expected end; null if it has ended or it is too early to tell")
     ]

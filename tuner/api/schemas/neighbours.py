@@ -34,9 +34,7 @@ class Neighbours(Model):
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the trial's number")]
     items: Annotated[list[Neighbour], Field(description="the nearest first")]
-    left_out: Annotated[
-        int, Field(description="trials that were not compared; at most 10,000 are: the best, and others of all ranks")
-    ]
+    left_out: Annotated[int, Field(description="number of trials that were not compared, because at most 10,000 are")]
 
     @classmethod
     def of(cls, record: TrialRecord, found: neighbours.Neighbours) -> Neighbours:

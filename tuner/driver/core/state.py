@@ -523,7 +523,7 @@ class State:
         return [TrialStarted(trial=trial.number)]
 
     def _revision(self, decision: d.Start | d.Exploit) -> int:
-        """Return which space the params of a decision are from."""
+        """Return the revision of the space of a decision's params."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
     def _go_on(self, number: int, reason: str) -> Trial:

@@ -1,7 +1,7 @@
-"""The driver host as an actor of Ray.
+"""The driver host as a Ray actor.
 
-Ray loads the class of an actor in each process that gets a handle of it, so in each rank. This class is therefore apart from
-`Host`, which imports the database and more, and would add a third of a second to the start of each rank.
+Ray loads an actor's class in each process that gets a handle to it, and every rank gets one. So this class is separate from
+`Host`, whose imports (the database and more) would add a third of a second to the start of each rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METHODS = (
 
 
 class HostActor:
-    """A `Host` that is created in the process of the actor. It has the methods in METHODS."""
+    """Forwards the methods in METHODS to a `Host`, which it creates in the process of the actor."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         from tuner.driver.hosts.host import Host

@@ -1,9 +1,9 @@
-"""Trials on agents: programs on other machines that ask for trials over HTTP, and report what these reach.
+"""Trials on agents: programs on other machines that get trials over HTTP and report their metrics.
 
-A segment waits here until an agent asks for one. The agent then holds it under a *lease*, which ends with the segment, or when
-the agent has said nothing for too long; the trial is started again then, from its newest checkpoint. The API passes on what
-agents say (`AgentGroups.answer`); questions and answers are JSON. An agent repeats a request whose answer was lost, so each
-question may come twice and has one effect.
+A segment waits here until an agent asks for one. The agent then holds it under a *lease*. The lease ends with the segment, or if
+the agent sends nothing for too long; then the trial is started again from its newest checkpoint. The API passes the requests of
+agents on (`AgentGroups.answer`); requests and answers are JSON. An agent repeats a request whose answer was lost, so a request
+may arrive twice but takes effect once.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.runtime.code import resolve
 
 LEASE_S = 60.0
-"""The default number of seconds after which a lease ends if its agent says nothing."""
+"""The default number of seconds after which a lease ends if its agent sends nothing."""
 LOOK_S = 0.5
-"""Seconds between two looks for leases that are over."""
+"""Seconds between two checks for expired leases."""
 FEWER_AFTER_S = 120.0
-"""Seconds for which fewer agents than before must be there until fewer trials are started at once."""
+"""After the number of agents has dropped for this many seconds, fewer trials are started at once."""
 REMEMBER_S = 600.0
-"""Seconds for which the leases of an experiment that has ended are remembered."""
-_ENDED = 2000  # how many leases that have ended are remembered for each experiment
-_ANSWERS = 64  # how many answers to reports are remembered for each lease
+"""Seconds for which the leases of an ended experiment are remembered."""
+_ENDED = 2000  # the number of ended leases that are remembered for each experiment
+_ANSWERS = 64  # the number of answers to reports that are remembered for each lease
 _END_S = 0.002
 
 _URGENT = ("stop", "cancel")
@@ -59,19 +59,19 @@ _ENDS = ("complete", "fail", "release")
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    """A segment that waits for an agent, or that one has."""
+    """A segment that waits for an agent or runs on one."""
 
     launch: Launch
     inbox: SegmentInbox
     storage: str
     end: asyncio.Future[Outcome]
-    name: str = ""  # empty as long as no agent has it
+    name: str = ""  # empty until an agent gets the segment
     agent: str = ""
     request: str = ""
     lease_s: float = LEASE_S
-    late: bool = False  # it stays after the verdict, until the agent ends it
+    late: bool = False  # whether the lease outlives a verdict to leave, until the agent ends it
     until: float = 0.0
-    lent: float = 0.0  # when an agent got it; no report was made before
+    lent: float = 0.0  # when an agent got it, which is before its first report
     report_no: int = 0
     logged: int = 0
     wanted: str = "continue"
@@ -99,13 +99,13 @@ class _Lease:
 class _Ended:
     """The record of a lease that has ended."""
 
-    how: str  # the call that has ended it; empty if none has
+    how: str  # the request that ended it; empty if no request did
     why: str
     answers: Mapping[int, dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
-class _Desk:
+class _Queue:
     """The segments and the agents of one experiment."""
 
     ready: deque[_Lease] = field(default_factory=deque)
@@ -114,10 +114,10 @@ class _Desk:
     ended: OrderedDict[str, _Ended] = field(default_factory=OrderedDict)
     room: int = 1
     fewer_since: float | None = None
-    over_since: float | None = None  # its experiment has ended: what was answered is remembered for a while
+    over_since: float | None = None  # when the experiment ended; the answers are remembered for a while
 
     def agents(self) -> int:
-        """Return how many agents train or wait for a trial."""
+        """Return the number of agents that train a trial or wait for one."""
         return len(self.leases) + sum(not one.done() for one, _ in self.asking)
 
 
@@ -125,9 +125,9 @@ class AgentGroups(SegmentGroups):
     """Lends segments to agents. Belongs to the event loop of a host.
 
     Args:
-        room_for: called with an experiment and the number of trials that its agents can train at once, when that changes.
-        attended: returns whether agents can reach this host. While they cannot, no lease ends.
-        logs: keeps what agents print.
+        room_for: called with an experiment and the number of trials that its agents can train at once, if the number changes.
+        attended: returns whether agents can reach this host. While they cannot, no lease expires.
+        logs: stores the output of agents.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class AgentGroups(SegmentGroups):
         take_logs: Callable[[str, Sequence[LogChunk]], Awaitable[None]] | None = None,
     ) -> None:
         self._room_for, self._attended, self._logs, self._take_logs = room_for, attended, logs, take_logs
-        self._desks: dict[str, _Desk] = {}
+        self._queues: dict[str, _Queue] = {}
         self._segments: dict[str, _Lease] = {}
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
@@ -148,49 +148,51 @@ class AgentGroups(SegmentGroups):
     async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
         """Offer a segment to the agents that ask, and wait for its end."""
         lease = _Lease(launch, inbox, launch.storage, asyncio.get_running_loop().create_future())
-        desk = self._desk(launch.experiment_id)
-        desk.over_since = None
+        queue = self._queue(launch.experiment_id)
+        queue.over_since = None
         self._segments[launch.segment_id] = lease
-        desk.ready.append(lease)
-        self._hand_out(desk)
+        queue.ready.append(lease)
+        self._hand_out(queue)
         if not lease.name:
-            inbox.waiting(launch.segment_id, "waits for an agent: `tuner agent` on any machine, or your own program")
-        self._room_for(launch.experiment_id, desk.room)
+            inbox.waiting(
+                launch.segment_id, "waits for an agent; run `tuner agent` on any machine, or a program of your own"
+            )
+        self._room_for(launch.experiment_id, queue.room)
         if self._closed:
             lease.finish(Outcome(kind="left"), "the driver is shutting down")
         try:
             return await lease.end
         finally:
             self._segments.pop(launch.segment_id, None)
-            self._forget_lease(desk, lease)
+            self._forget_lease(queue, lease)
 
-    def _forget_lease(self, desk: _Desk, lease: _Lease) -> None:
+    def _forget_lease(self, queue: _Queue, lease: _Lease) -> None:
         if lease.grace is not None:
             lease.grace.cancel()
-        if lease in desk.ready:
-            desk.ready.remove(lease)
+        if lease in queue.ready:
+            queue.ready.remove(lease)
         if lease.name:
-            desk.leases.pop(lease.name, None)
-            if lease.name not in desk.ended:
-                self._remember(desk, lease, "")
+            queue.leases.pop(lease.name, None)
+            if lease.name not in queue.ended:
+                self._remember(queue, lease, "")
         if self._logs is not None:
             mark = [LogChunk.of(0, lease.logged, b"", time.time())] if lease.logged else []
             self._logs.end(lease.launch.segment_id, [], None, mark)
 
-    def _remember(self, desk: _Desk, lease: _Lease, how: str) -> None:
-        desk.ended[lease.name] = _Ended(how, lease.over or "it has ended", lease.answers)
-        while len(desk.ended) > _ENDED:
-            desk.ended.popitem(last=False)
+    def _remember(self, queue: _Queue, lease: _Lease, how: str) -> None:
+        queue.ended[lease.name] = _Ended(how, lease.over or "it has ended", lease.answers)
+        while len(queue.ended) > _ENDED:
+            queue.ended.popitem(last=False)
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """End a segment that no agent has. Tell the agent of another one what is wanted, at its next heartbeat.
+        """End a segment that waits for an agent. If an agent has it, tell the agent the action at its next heartbeat.
 
-        It gets the verdict at its next report. After "stop" and "cancel" it has `limits.stop_grace_s` for that.
+        The agent gets the verdict when it reports next. After "stop" and "cancel" it must report within `limits.stop_grace_s`.
         """
         if (lease := self._segments.get(segment_id)) is None:
             return
         if not lease.name or action == "kill":
-            lease.finish(Outcome(kind="left"), "the trial was ended" if action == "kill" else f"{action} was asked for")
+            lease.finish(Outcome(kind="left"), "the trial was killed" if action == "kill" else f"interrupted: {action}")
             return
         lease.wanted = "stop" if action in _URGENT else action
         if action in _URGENT and lease.grace is None:
@@ -199,13 +201,13 @@ class AgentGroups(SegmentGroups):
             lease.grace = asyncio.get_running_loop().call_later(grace, lambda: lease.finish(Outcome(kind="left"), why))
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment now. Its agent learns of it when it reports next."""
+        """End a segment at once. Its agent learns of this when it reports next."""
         if (lease := self._segments.get(segment_id)) is not None:
             failure = Failure(kind="system", cause="killed", message=reason)
             lease.finish(Outcome(kind="failed", failure=failure), reason)
 
     async def rest(self, keep: bool) -> None:
-        """Do nothing: agents are not ours."""
+        """Do nothing: this host does not control agents."""
 
     async def close(self) -> None:
         """End all leases. The next driver starts their trials again."""
@@ -216,46 +218,46 @@ class AgentGroups(SegmentGroups):
             await self.kill(lease.launch.segment_id, "the driver is shutting down")
         while self._segments:
             await asyncio.sleep(_END_S)
-        for experiment in list(self._desks):
+        for experiment in list(self._queues):
             self.forget(experiment)
 
     def forget(self, experiment: str) -> None:
-        """Forget an experiment that has ended, and let the agents that wait for its trials go."""
-        desk = self._desks.get(experiment)
-        if desk is None:
+        """Forget an experiment that has ended, and answer the agents that wait for its trials."""
+        queue = self._queues.get(experiment)
+        if queue is None:
             return
-        for waiting, _ in desk.asking:
+        for waiting, _ in queue.asking:
             if not waiting.done():
                 waiting.set_result(None)
-        desk.asking.clear()
-        desk.over_since = time.monotonic()
+        queue.asking.clear()
+        queue.over_since = time.monotonic()
 
     def stats(self) -> dict[str, int]:
-        """Return how many segments agents train, and how many wait for one."""
+        """Count the segments that run on agents, and those that wait for an agent."""
         leased = sum(bool(lease.name) for lease in self._segments.values())
         return {"running": leased, "waiting": len(self._segments) - leased, "idle": 0}
 
     def training(self) -> list[str]:
-        """Return the ids of the segments that agents have."""
+        """Return the ids of the segments that run on agents."""
         return [name for name, lease in self._segments.items() if lease.name]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return what can be said about the ranks of a segment: they are elsewhere."""
+        """Return a note instead of stacks: this host cannot see the processes of an agent."""
         lease = self._segments.get(segment_id)
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return nothing: agents do not say what they use."""
+        """Return nothing: agents do not report their resource usage."""
         return {}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return nothing: agents do not say what they use."""
+        """Return nothing: agents do not report their resource usage."""
         return {}
 
     # -- agents ----------------------------------------------------------------------------------------------------------
 
     async def answer(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a question of an agent about an experiment. An error becomes {"error": ...}, see `raised`."""
+        """Answer a request of an agent about an experiment. An error becomes {"error": ...}, see `raised`."""
         try:
             if question == "ask":
                 return {"assignment": await self._ask(experiment, arguments)}
@@ -266,51 +268,51 @@ class AgentGroups(SegmentGroups):
             return {"error": type(error).__name__, "detail": str(error)}
 
     async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Lend a segment, or return None if none is there within `wait_s`. The same `request` gets the same one again."""
-        desk = self._desk(experiment)
-        if (request := given.get("request")) and (again := self._lent(desk, request)) is not None:
+        """Lend a segment, or return None if none is ready within `wait_s`. The same `request` gets the same segment again."""
+        queue = self._queue(experiment)
+        if (request := given.get("request")) and (again := self._lent(queue, request)) is not None:
             again.renew()
             return _assignment(again)
         found: asyncio.Future[_Lease | None] = asyncio.get_running_loop().create_future()
-        desk.asking.append((found, given))
-        self._count(experiment, desk)
-        self._hand_out(desk)
+        queue.asking.append((found, given))
+        self._count(experiment, queue)
+        self._hand_out(queue)
         try:
             await asyncio.wait({found}, timeout=given["wait_s"])
             lease = found.result() if found.done() else None
         finally:
             if not found.done():
                 found.cancel()
-            desk.asking = deque(one for one in desk.asking if one[0] is not found)
-            self._count(experiment, desk)
+            queue.asking = deque(one for one in queue.asking if one[0] is not found)
+            self._count(experiment, queue)
         return _assignment(lease) if lease is not None else None
 
     @staticmethod
-    def _lent(desk: _Desk, request: str) -> _Lease | None:
-        return next((lease for lease in desk.leases.values() if lease.request == request), None)
+    def _lent(queue: _Queue, request: str) -> _Lease | None:
+        return next((lease for lease in queue.leases.values() if lease.request == request), None)
 
-    def _hand_out(self, desk: _Desk) -> None:
-        """Lend the segments that are ready to the agents that wait, the longest waiting first."""
-        while desk.ready and desk.asking:
-            waiting, given = desk.asking.popleft()
+    def _hand_out(self, queue: _Queue) -> None:
+        """Lend the segments that are ready to the agents that wait. The agent that has waited longest comes first."""
+        while queue.ready and queue.asking:
+            waiting, given = queue.asking.popleft()
             if waiting.done():
                 continue
-            if (request := given.get("request")) and (again := self._lent(desk, request)) is not None:
+            if (request := given.get("request")) and (again := self._lent(queue, request)) is not None:
                 waiting.set_result(again)  # an agent repeats a request whose answer was lost while it waited
                 continue
-            lease = desk.ready.popleft()
+            lease = queue.ready.popleft()
             if lease.end.done():
-                desk.asking.appendleft((waiting, given))
+                queue.asking.appendleft((waiting, given))
                 continue
-            self._lend(desk, lease, given)
+            self._lend(queue, lease, given)
             waiting.set_result(lease)
 
-    def _lend(self, desk: _Desk, lease: _Lease, given: Mapping[str, Any]) -> None:
+    def _lend(self, queue: _Queue, lease: _Lease, given: Mapping[str, Any]) -> None:
         launch = lease.launch
         lease.name = f"{launch.trial_number}-{launch.segment}-{secrets.token_hex(8)}"
         lease.agent, lease.request = given["agent"], given.get("request") or ""
         lease.lease_s, lease.late = given["lease_s"], given["late_checkpoints"]
-        desk.leases[lease.name] = lease
+        queue.leases[lease.name] = lease
         lease.lent = time.monotonic()
         lease.renew()
         placement = {"ranks": [{"rank": 0, "node": lease.agent, "host": lease.agent, "pid": 0, "gpus": []}]}
@@ -319,31 +321,31 @@ class AgentGroups(SegmentGroups):
             self._watching = asyncio.create_task(self._watch())
 
     async def _about_lease(self, question: str, experiment: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        desk = self._desks.get(experiment, _Desk())
+        queue = self._queues.get(experiment, _Queue())
         name = given["lease"]
-        if (lease := desk.leases.get(name)) is None or lease.end.done():
-            return self._of_ended(desk, question, name, given, lease)
+        if (lease := queue.leases.get(name)) is None or lease.end.done():
+            return self._of_ended(queue, question, name, given, lease)
         lease.renew()
         try:
-            return await self._of_lease(question, desk, lease, given)
+            return await self._of_lease(question, queue, lease, given)
         except (RuntimeError, StoreError) as error:  # the experiment has ended, or another driver has it
             if isinstance(error, TunerError) and isinstance(error, Conflict | NotFound):
                 raise
-            if isinstance(error, Retryable):  # the database is away: the agent asks again
+            if isinstance(error, Retryable):  # the database is unreachable; the agent asks again
                 raise DriverSilent(str(error)) from error
             raise Gone(f"lease {name} has ended: {error}") from error
         finally:
             lease.renew()
 
     def _of_ended(
-        self, desk: _Desk, question: str, name: str, given: Mapping[str, Any], lease: _Lease | None
+        self, queue: _Queue, question: str, name: str, given: Mapping[str, Any], lease: _Lease | None
     ) -> dict[str, Any]:
-        """Answer again what was answered before the lease ended. Raise Gone for anything else."""
-        ended = desk.ended.get(name)
+        """Repeat an answer that was given before the lease ended. Raise Gone for any other request."""
+        ended = queue.ended.get(name)
         if ended is None and lease is not None:
             ended = _Ended("", lease.over, lease.answers)
         if ended is None:
-            raise Gone(f"lease {name} has ended, or a new driver has started its trial again: ask for another one")
+            raise Gone(f"lease {name} has ended, or a new driver has restarted its trial; ask for another trial")
         if question == "report":
             last = given["reports"][-1]["iteration"]
             if (answer := ended.answers.get(last)) is not None:
@@ -352,15 +354,15 @@ class AgentGroups(SegmentGroups):
             return {"ended": True}
         raise Gone(f"lease {name} has ended: {ended.why}")
 
-    async def _of_lease(self, question: str, desk: _Desk, lease: _Lease, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def _of_lease(self, question: str, queue: _Queue, lease: _Lease, given: Mapping[str, Any]) -> dict[str, Any]:
         match question:
             case "heartbeat":
                 return {"wanted": lease.wanted, "lease_s": lease.lease_s}
             case "report":
                 async with lease.asking:
                     if lease.end.done():  # while this request waited for an earlier one
-                        return self._of_ended(desk, question, lease.name, given, lease)
-                    return await self._report(desk, lease, given["reports"])
+                        return self._of_ended(queue, question, lease.name, given, lease)
+                    return await self._report(queue, lease, given["reports"])
             case "checkpoint":
                 info = _checkpoint(lease, given["iteration"], given["checkpoint"])
                 if info is None:
@@ -373,26 +375,26 @@ class AgentGroups(SegmentGroups):
             case "complete":
                 async with lease.asking:
                     if lease.end.done():
-                        return self._of_ended(desk, question, lease.name, given, lease)
+                        return self._of_ended(queue, question, lease.name, given, lease)
                     if given.get("metrics") is not None:
                         last = {"iteration": _next_iteration(lease), **_last_report(given)}
-                        await self._report(desk, lease, [last], last=True)
+                        await self._report(queue, lease, [last], last=True)
                     elif why := lease.inbox.unusable(lease.ref, {}, True):
                         raise SpecError(why, "/metrics")
-                    return await self._end(desk, lease, question, Outcome(kind="returned", reports=lease.report_no))
+                    return await self._end(queue, lease, question, Outcome(kind="returned", reports=lease.report_no))
             case "fail":
                 failure = _failure(lease, given)
-                return await self._end(desk, lease, question, Outcome(kind="failed", failure=failure))
+                return await self._end(queue, lease, question, Outcome(kind="failed", failure=failure))
             case "release":
-                lease.over = "its agent has given it back"
-                return await self._end(desk, lease, question, Outcome(kind="left"))
+                lease.over = "its agent has released it"
+                return await self._end(queue, lease, question, Outcome(kind="left"))
             case _:
-                raise NotFound(f"agents cannot ask for {question}")
+                raise NotFound(f"agents cannot call {question!r}")
 
     async def _report(
-        self, desk: _Desk, lease: _Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
+        self, queue: _Queue, lease: _Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
     ) -> dict[str, Any]:
-        """Commit the reports that have not come before, and return the verdict on the last one."""
+        """Commit the reports that are new, and return the verdict on the last one."""
         start = lease.launch.start_iteration
         newest = reports[-1]["iteration"]
         fresh = [one for one in reports if one["iteration"] - start > lease.report_no]
@@ -403,8 +405,8 @@ class AgentGroups(SegmentGroups):
         for number, one in enumerate(fresh, lease.report_no + 1):
             if one["iteration"] != start + number:
                 raise Conflict(
-                    f"expected the report of iteration {start + number}, as the one before it has been stored; "
-                    f"got {one['iteration']}"
+                    f"expected iteration {start + number}, because the newest stored report is that of iteration "
+                    f"{start + number - 1}; got {one['iteration']}"
                 )
         made = []
         for one in fresh:
@@ -437,13 +439,13 @@ class AgentGroups(SegmentGroups):
             if not lease.late:
                 lease.over = f"the verdict was {answer['verdict']}: {answer['reason']}"
                 if not last:
-                    await self._end(desk, lease, "verdict", Outcome(kind="left"))
+                    await self._end(queue, lease, "verdict", Outcome(kind="left"))
         return answer
 
-    async def _end(self, desk: _Desk, lease: _Lease, how: str, outcome: Outcome) -> dict[str, Any]:
-        """End a segment, and return once that is committed."""
+    async def _end(self, queue: _Queue, lease: _Lease, how: str, outcome: Outcome) -> dict[str, Any]:
+        """End a segment, and return once its end is committed."""
         lease.over = lease.over or f"its agent has called {how}"
-        self._remember(desk, lease, how)
+        self._remember(queue, lease, how)
         lease.finish(outcome, lease.over)
         with contextlib.suppress(RuntimeError):  # the experiment ended with it
             await lease.inbox.settled(lease.ref)
@@ -468,51 +470,51 @@ class AgentGroups(SegmentGroups):
     # -- time --------------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """End the leases of agents that say nothing, and start fewer trials at once when there are fewer agents."""
-        while self._desks:
+        """End the leases of silent agents, and update the number of trials that may run at once."""
+        while self._queues:
             await asyncio.sleep(LOOK_S)
             now, reachable = time.monotonic(), self._attended()
-            for experiment, desk in list(self._desks.items()):
-                for lease in list(desk.leases.values()):
+            for experiment, queue in list(self._queues.items()):
+                for lease in list(queue.leases.values()):
                     if not reachable or lease.asking.locked():
                         lease.renew()
                     elif now > lease.until:
                         self._expire(lease)
-                self._count(experiment, desk)
-                if desk.over_since is not None and now > desk.over_since + REMEMBER_S and not desk.asking:
-                    del self._desks[experiment]
+                self._count(experiment, queue)
+                if queue.over_since is not None and now > queue.over_since + REMEMBER_S and not queue.asking:
+                    del self._queues[experiment]
 
     @staticmethod
     def _expire(lease: _Lease) -> None:
-        said = f"the agent {lease.agent} has said nothing for {lease.lease_s:g} s"
-        if lease.left:  # it has had its verdict
-            lease.finish(Outcome(kind="left"), said)
+        why = f"the agent {lease.agent} has sent nothing for {lease.lease_s:g} s"
+        if lease.left:  # a verdict has told it to leave
+            lease.finish(Outcome(kind="left"), why)
             return
-        failure = Failure(kind="system", cause="agent_lost", message=said, node=lease.agent)
-        lease.finish(Outcome(kind="failed", failure=failure), said)
+        failure = Failure(kind="system", cause="agent_lost", message=why, node=lease.agent)
+        lease.finish(Outcome(kind="failed", failure=failure), why)
 
-    def _count(self, experiment: str, desk: _Desk) -> None:
-        """Tell the driver how many trials the agents can train at once: more at once, fewer after a while."""
-        agents, now = max(1, desk.agents()), time.monotonic()
-        if agents == desk.room:
-            desk.fewer_since = None
+    def _count(self, experiment: str, queue: _Queue) -> None:
+        """Tell the driver how many trials the agents can train at once. An increase counts at once, a decrease after a while."""
+        agents, now = max(1, queue.agents()), time.monotonic()
+        if agents == queue.room:
+            queue.fewer_since = None
             return
-        if agents < desk.room:
-            desk.fewer_since = desk.fewer_since or now
-            if now < desk.fewer_since + FEWER_AFTER_S:
+        if agents < queue.room:
+            queue.fewer_since = queue.fewer_since or now
+            if now < queue.fewer_since + FEWER_AFTER_S:
                 return
-        desk.room, desk.fewer_since = agents, None
+        queue.room, queue.fewer_since = agents, None
         self._room_for(experiment, agents)
 
-    def _desk(self, experiment: str) -> _Desk:
-        return self._desks.setdefault(experiment, _Desk())
+    def _queue(self, experiment: str) -> _Queue:
+        return self._queues.setdefault(experiment, _Queue())
 
 
 class AgentExecutor:
     """The executor of experiments whose trials agents run, see `Executor`.
 
     Args:
-        own: the host's own executor, which does everything besides running trials.
+        own: the host's own executor, which does everything except running trials.
         groups: lends the segments.
     """
 
@@ -532,14 +534,14 @@ class AgentExecutor:
         return self._own.listen_at()
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Return what lends the segments."""
+        """Return the groups that lend segments to agents."""
         return self._groups
 
     def clean_up(self) -> None:
-        """Do nothing: agents are not ours."""
+        """Do nothing: this host does not control agents."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return 1: there is room for more as soon as more agents ask."""
+        """Return 1. The capacity grows when more agents ask for trials."""
         return 1
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
@@ -551,15 +553,15 @@ class AgentExecutor:
         return await self._own.on_node(node, function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value: agents bring their own code."""
+        """Return the value unchanged: agents have their own code."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Run the function where the host's own executor does."""
+        """Run the function with the host's own executor."""
         return self._own.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete a checkpoint in the storage of its experiment, which is all that the driver is asked to delete."""
+        """Delete a checkpoint. The driver asks only for those in the storage of their experiment."""
         await self._own.delete_checkpoint(info)
 
 
@@ -567,7 +569,7 @@ class AgentExecutor:
 
 
 def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer of `AgentGroups.answer`. Raise the error that it stands for, if it does."""
+    """Return an answer of `AgentGroups.answer`. If it contains an error, raise that error."""
     match answer.get("error"):
         case None:
             return answer
@@ -584,7 +586,7 @@ def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_within(storage: str, uri: str) -> bool:
-    """Return whether a URI is below the storage of an experiment, whatever dots or escapes it contains."""
+    """Return whether a URI is below the storage of an experiment. Dots and escapes in the URI cannot make it look so."""
     plain = unquote(uri.partition("?")[0])
     below = storage.partition("?")[0].rstrip("/") + "/"
     parts = re.split(r"[/\\]", plain)
@@ -642,7 +644,7 @@ def _last_report(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint(lease: _Lease, iteration: int, given: str | Mapping[str, Any] | None) -> CheckpointInfo | None:
-    """Return a checkpoint of this lease. Its id follows from the iteration, so one that is sent twice is one checkpoint."""
+    """Return a checkpoint of this lease. The iteration determines its id, so sending it twice makes only one checkpoint."""
     if given is None:
         return None
     parts: Mapping[str, Any] = {"uri": given} if isinstance(given, str) else given

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 SETTLE_S = 0.002
-"""Seconds between two looks whether a segment has ended."""
+"""Seconds between two checks whether a segment has ended."""
 
 Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
 """The type of `HostGroups.draw`."""

@@ -1,7 +1,6 @@
 """Start a Ray head for the service (`ray start --head`), find it again, watch its processes, and end all of them.
 
-This module does not import Ray, so that the service can watch a head without connecting to it. Ray may end connected
-processes.
+This module does not import Ray: the service must not connect to the head that it watches, since Ray may end connected processes.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ MARK = "_TUNER_RAY_HEAD"
 """An environment variable that marks every process of a head. Names do not identify them, because Ray's workers change theirs."""
 
 COMMAND_S = 120.0
-"""Timeout in seconds of a command of Ray. `ray start` takes a few seconds, and more on a busy machine."""
+"""Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
 
 PROC = Path("/proc")
 
 KILLED_S = 5.0
-"""Seconds that the processes of a dead head may take to be gone after they were killed."""
+"""Seconds that the killed processes of a dead head may take to end."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
-"""A substring of the paths of Ray's own programs."""
+"""Matches the paths of Ray's own programs."""
 
 _PARTS = ("gcs_server", "raylet")
 """A head counts as dead if one of these processes is gone."""
 
 RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
-"""Runs Ray's command line with these arguments, and with more variables in its environment; see `run_ray`."""
+"""Runs a `ray` command with these arguments and these additional environment variables; see `run_ray`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Head:
         return tuple(process.pid for process in self.parts)
 
     def dead(self) -> str | None:
-        """Return the name of a process that is gone; None if the head is alive."""
+        """Return the name of a process that has ended; None if the head is alive."""
         for name, process in zip(_PARTS, self.parts, strict=True):
             if not _runs(process):
                 return name
@@ -85,9 +84,9 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path, run: RunRay | None = None) -> Head:
-    """Return the head of this home. If there is none, end the remaining processes of a dead one, and start a new one.
+    """Return the head of this home. If no head is alive, end the remaining processes of a dead one, and start a new one.
 
-    run: runs commands of Ray; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
+    run: runs `ray` commands; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
     """
     run = run or run_ray
     home.mkdir(parents=True, exist_ok=True)
@@ -112,15 +111,15 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
         _marker(home).write_text(found[1])
         if (head := find_head(home)) is None:
-            raise ClusterUnreachable("Ray was started and ended at once; its logs are in /tmp/ray and in the home")
+            raise ClusterUnreachable(f"Ray has started and ended at once; its logs are in {_scratch(home)}")
         log.debug("Ray's head is up at %s", head.address)
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
-            log.debug("Ray's head was dead, and what was left of it has ended")
+            log.debug("Ray's head was dead, and its remaining processes have ended")
         return head
 
 
 def stop_head(home: Path) -> bool:
-    """End the Ray that `start_head` started for this home, with everything that runs on it. Return whether there was one."""
+    """End the head that `start_head` started for this home, and everything that runs on it. Return whether one was running."""
     _marker(home).unlink(missing_ok=True)
     return _end(home, patience_s=10.0)
 
@@ -131,9 +130,9 @@ def was_stopped(home: Path) -> bool:
 
 
 def _kill(home: Path) -> list[psutil.Process]:
-    """Kill all processes of a head, and return them. They need not be gone yet: a new head does not have to wait for them."""
+    """Kill all processes of a head and return them, without waiting for their end. A new head can start meanwhile."""
     killed: list[psutil.Process] = []
-    for _ in range(2):  # the second time those that the first ones had started in the meantime
+    for _ in range(2):  # the second round kills processes that the first ones have started meanwhile
         for process in _processes(home):
             if process not in killed:
                 with contextlib.suppress(psutil.Error):
@@ -143,7 +142,7 @@ def _kill(home: Path) -> list[psutil.Process]:
 
 
 def _end(home: Path, patience_s: float) -> bool:
-    """End all processes of a head; those that are still there after `patience_s` are killed."""
+    """End all processes of a head. Kill those that still run after `patience_s`."""
     processes = _processes(home)
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -164,9 +163,8 @@ def _end(home: Path, patience_s: float) -> bool:
 def _processes(home: Path) -> list[psutil.Process]:
     """Return the processes that belong to the head of this home.
 
-    A process belongs to it if it has the mark in its environment, or is one of Ray's own programs with the head's
-    folder in its arguments. Other processes that name the folder, such as a `tail -f` on Ray's logs, do not belong to
-    it.
+    A process belongs to the head if it has the mark in its environment, or is one of Ray's own programs with the head's folder in
+    its arguments. Other processes that name the folder, such as a `tail -f` of Ray's logs, do not belong to the head.
     """
     scratch = str(_scratch(home))
     found = []
@@ -179,9 +177,9 @@ def _processes(home: Path) -> list[psutil.Process]:
 
 
 def _that_name(text: str) -> Iterator[psutil.Process]:
-    """Yield the processes that have a text in their command line or environment, and where that is not known, all.
+    """Yield the processes that have a text in their command line or environment. Without /proc, yield all processes.
 
-    psutil takes a fifth of a millisecond for each process of the machine. So those that cannot be meant are left out before.
+    psutil takes a fifth of a millisecond for each process of the machine, so reading /proc first saves time.
     """
     wanted = text.encode()
     for pid in psutil.pids():
@@ -208,7 +206,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _listens(gcs: psutil.Process, address: str) -> bool:
-    """Return whether this process listens at the port of the address: the marker may be from an earlier head."""
+    """Return whether this process listens at the port of the address. If not, the marker is from an earlier head."""
     port = int(address.rpartition(":")[2])
     try:
         return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
@@ -237,29 +235,29 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _has_token() -> bool:
-    """Return whether Ray has a token already. Asking Ray itself costs a second."""
+    """Return whether Ray has a token already. Asking Ray itself would take a second."""
     if "RAY_AUTH_TOKEN" in os.environ:
         return True
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write a token for this user, which a head needs. Raise ClusterUnreachable if it cannot."""
+    """Let Ray write a token for this user. A head needs one. Raise ClusterUnreachable if Ray cannot write it."""
     done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
             f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} "
-            "writable, or set RAY_AUTH_TOKEN_PATH to a file in a directory that is, and start this again"
+            "writable, or set RAY_AUTH_TOKEN_PATH to a file in a writable directory, and start again"
         )
 
 
 def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of Ray, and mark what it starts. The next start ends what a command that failed has left behind."""
+    """Run a `ray` command, and mark the processes that it starts. If it fails, the next start ends those processes."""
     return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))})
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of Ray in a new session, so that Ctrl-C here does not reach the processes that it starts.
+    """Run a `ray` command in a new session, so that Ctrl-C does not reach the processes that it starts.
 
     Raise ClusterUnreachable if it takes longer than `COMMAND_S`.
     """
@@ -277,15 +275,15 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subproc
 
 
 def too_slow(arguments: Sequence[str]) -> ClusterUnreachable:
-    """Return the error of a command of Ray that took longer than `COMMAND_S`."""
+    """Return the error for a `ray` command that took longer than `COMMAND_S`."""
     return ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed")
 
 
 @contextlib.contextmanager
 def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
-    """Yield a function that waits until one of these processes has ended, for so many seconds at most.
+    """Yield a function that waits until one of these processes ends, but at most the given number of seconds.
 
-    It always waits as long where the system cannot tell.
+    On systems without pidfd it always waits for the full time.
     """
     with contextlib.ExitStack() as stack:
         files: list[int] = []

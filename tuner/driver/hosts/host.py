@@ -150,7 +150,7 @@ class Host:
 
     @property
     def node(self) -> str | None:
-        """Return the id of the node that it runs on; None if there is only this machine."""
+        """Return the id of the node that the host runs on; None without Ray."""
         return self.executor.node
 
     @property
@@ -200,7 +200,7 @@ class Host:
             driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def _is_reachable(self) -> bool:
-        """Return whether the service passes on what agents say. A host that no service attends to has other callers."""
+        """Return whether agents can reach this host: a service passes their requests on, or they call it without one."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def groups_of(self, spec: Spec) -> SegmentGroups:

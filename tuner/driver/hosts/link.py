@@ -1,10 +1,10 @@
-"""The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
+"""The service's child process that talks to Ray: it keeps the shared driver host running, and passes requests on to it.
 
 Ray ends processes that have lost their cluster. So the service itself does not connect to Ray: it starts this process,
-and starts it again if it ends. They exchange lines of text: the service sends its settings, commands of Ray to run, the
-address of Ray, and questions; this process sends JSON objects. It ends when its standard input is closed.
+and starts it again if it ends. They exchange lines of text: the service sends its settings, `ray` commands to run, the
+address of Ray, and requests; this process sends JSON objects. It ends when its standard input is closed.
 
-Loading Ray takes a second or two. So commands of Ray run in forks of this process, and the service keeps one such
+Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps one such
 process in reserve, which has loaded Ray and waits for its first command.
 """
 
@@ -32,20 +32,20 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""Seconds between two messages to the service that say that everything works."""
+"""Seconds between two messages to the service that the host works."""
 
 START_S = 60.0
-"""Timeout in seconds of a call of the driver host."""
+"""Timeout in seconds of a call to the driver host."""
 
 LOOK_S = 10.0
-"""Timeout in seconds of a question to the host about ranks or the cluster."""
+"""Timeout in seconds of a request to the host about ranks or the cluster."""
 
 
 MODULES = ("tuner.driver.hosts.shared",)
 """The modules that the process loads before it asks for the address of Ray. They load Ray."""
 
 RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
-"""The modules that a process in reserve loads, including those that start a head and a driver host."""
+"""The modules that a process in reserve loads. They include those that start a head and a driver host."""
 
 
 class Link:
@@ -59,7 +59,7 @@ class Link:
         self._waits = False  # for the end of a host of a newer version
 
     def watch(self, address: str) -> None:
-        """Connect to Ray and watch it without end. Raise ClusterUnreachable if there is no Ray at the address."""
+        """Connect to Ray and watch it forever. Raise ClusterUnreachable if there is no Ray at the address."""
         from tuner.driver.hosts.cluster import connect
 
         connect(address)
@@ -121,7 +121,7 @@ class Link:
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
-        """Pass on the questions of the service until its lines end; then end this process."""
+        """Pass on the requests of the service until its input ends; then end this process."""
         for line in lines:
             question = json.loads(line)
             if question["ask"] == "poke":
@@ -139,7 +139,7 @@ class Link:
                 host.poke.remote()
 
     def _pass_on(self, number: int, args: Sequence[Any]) -> None:
-        """Pass a question of an agent on to the host. It may wait there for long, so no thread waits with it."""
+        """Pass a request of an agent on to the host. The answer may take long, so no thread waits for it."""
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
@@ -168,7 +168,7 @@ class Link:
 
 
 def load_host() -> threading.Thread:
-    """Load the modules for starting a host in a thread, so that nobody waits for them once the host has died."""
+    """Load the modules that start a host, in a thread. So a new host starts sooner if this one dies."""
     loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
     loading.start()
     return loading
@@ -227,9 +227,9 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
 
 
 def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
-    """Return the first line for the process. It is not passed on the command line, because it may contain a password.
+    """Return the first line of the process's input. Command lines are public, and the settings may contain a password.
 
-    reserve: the process is not needed yet, so it loads everything that it may need.
+    reserve: whether the process is a reserve, so that it has time to load everything that it may need.
     """
     return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 
@@ -237,7 +237,7 @@ def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
 def main() -> None:
     """Read the settings, load Ray, run its commands, read its address, and watch the driver host."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not come between the lines
+    os.dup2(2, 1)  # keep the output of libraries apart from the messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends this process
     writing = threading.Lock()
 

@@ -41,7 +41,7 @@ class LocalExecutor:
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return groups of one process each."""
         if options.report_address is None:
-            raise TunerError("the driver cannot listen at an address of its machine, which trials without Ray need")
+            raise TunerError("the driver cannot listen at 127.0.0.1; trials without Ray need this to send reports")
         self._pool = LocalPool(
             self.cpus,
             options.report_address,

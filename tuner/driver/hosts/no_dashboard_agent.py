@@ -1,6 +1,6 @@
-"""Take the place of the agent of Ray's dashboard, and tell the raylet that it is not in use. See `ray_start`.
+"""Replace the agent of Ray's dashboard, and tell the raylet that the agent is not in use. See `ray_start`.
 
-The raylet starts this file as a script, so it imports nothing but the standard library. Its options are those of Ray's agent.
+The raylet starts this file as a script, so it imports only the standard library. It gets the same options as Ray's agent.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import sys
 import time
 
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
-"""The files in Ray's session folder that the raylet waits for. Each has a port, or -1 for a service that is not in use."""
-_LOOK_S = 1.0  # how often it looks whether the raylet lives
+"""The files in Ray's session folder that the raylet waits for. Each contains a port, or -1 if the service is not in use."""
+_LOOK_S = 1.0  # seconds between two checks whether the raylet lives
 
 
 def main() -> None:
-    """Write the ports, and end when the raylet does: the raylet would end if its agent did."""
+    """Write the ports, and run until the raylet ends. The raylet would end itself if its agent ended first."""
     raylet = os.getppid()
     options = dict(
         argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--") and "=" in argument

@@ -1,12 +1,12 @@
-"""Start a Ray of our own without the helper processes that it does not need.
+"""Start Ray without the helper processes that this project does not need.
 
-Beside its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
+Besides its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
 monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for runtime environments.
-The raylet accepts no work before both agents are up. Only the last of the five is needed here, so `without_helpers` leaves out
-the others. A small process takes the place of the dashboard's agent and tells the raylet that this agent is not in use, as
-Ray's own agent does if Ray is installed without its dashboard.
+The raylet accepts no work before both agents are up. This project needs only the last of the five, so `without_helpers` leaves
+out the others. A small process replaces the dashboard's agent. Like Ray's own agent without an installed dashboard, it tells the
+raylet that the agent is not in use.
 
-`python -m tuner.driver.hosts.ray_start start --head ...` is `ray start --head ...` without these helpers.
+`python -m tuner.driver.hosts.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
 PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process",)}
-"""The private names of Ray's modules that are used here."""
+"""The private names of Ray's modules that this module uses."""
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
 """The methods of Ray's `Node` that start the helpers that are left out."""
 
@@ -33,7 +33,7 @@ _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
 
 
 def missing() -> list[str]:
-    """Return which of the private names the installed Ray does not have, as messages. It is then started with all helpers."""
+    """Return a message for each private name that the installed Ray lacks. If there are any, Ray starts with all helpers."""
     found = []
     for module, names in PRIVATE.items():
         loaded = importlib.import_module(module)
@@ -44,7 +44,7 @@ def missing() -> list[str]:
 
 @contextlib.contextmanager
 def without_helpers() -> Iterator[None]:
-    """Leave the helpers out of each Ray that this process starts within the block."""
+    """Make this process start Ray without the helpers, within the block."""
     if missing():
         yield
         return
@@ -61,11 +61,11 @@ def without_helpers() -> Iterator[None]:
 
 
 def _start_nothing(node: Any, **options: Any) -> None:
-    """Take the place of a method that starts a helper."""
+    """Replace a method that starts a helper."""
 
 
 def _start_process(start: Callable[..., Any], command: Sequence[str], *args: Any, **options: Any) -> Any:
-    """Call Ray's function, with another agent in the command line of a raylet."""
+    """Call Ray's `start_ray_process`. If it starts a raylet, replace the dashboard's agent in the command line."""
     return start([_without_agent(argument) for argument in command], *args, **options)
 
 

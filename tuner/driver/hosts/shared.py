@@ -1,6 +1,6 @@
-"""The shared driver hosts of a database: their names, which one runs, and the end of those of another version.
+"""The shared driver hosts of a database: name them, find the one that runs, end those of another version.
 
-Nothing here imports the host itself, which takes a second.
+This module does not import the host itself, since that takes a second.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Timeouts in seconds for the host of another version: to tell its owner name, and to end."""
+"""Seconds that the host of another version may take to return its owner name, and again to end."""
 _VERSION = "-v"
-"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits there."""
+"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits in its place."""
 
 
 def base_name(settings: Settings) -> str:
-    """Return what the names of all hosts of a database begin with."""
+    """Return the prefix of the names of all hosts of a database."""
     return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
 
 
@@ -35,7 +35,7 @@ def shared_name(settings: Settings) -> str:
 
 
 def find_host(settings: Settings) -> Any:
-    """Return the handle of the shared host; None if none runs."""
+    """Return the handle of the shared host; None if no such host runs."""
     try:
         return ray.get_actor(shared_name(settings), namespace=NAMESPACE)
     except ValueError:
@@ -43,9 +43,9 @@ def find_host(settings: Settings) -> Any:
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of this package has started.
+    """End the shared hosts of this database that another version of tuner has started.
 
-    Return (version, owner) of each; the owner is None if the host did not tell. The next host claims their experiments.
+    Return (version, owner) of each; the owner is None if the host did not answer. The next host claims their experiments.
 
     Raises:
         NewerHost: a running service of a newer version uses such a host. If two services ended each other's hosts, no
@@ -67,8 +67,8 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         number = version.removeprefix(_VERSION)
         if number and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
-                f"a service of version {number} drives the experiments of this database; this one is "
-                f"{__version__} and will drive none while the other runs: update this one, or end the other one"
+                f"a service of version {number} drives the experiments of this database. This service has version "
+                f"{__version__} and drives none while the other one runs. Update this service, or end the other one"
             )
         owner = status.get("owner")
         ray.kill(host)

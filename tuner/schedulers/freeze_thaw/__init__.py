@@ -7,11 +7,14 @@ learning curves pauses and resumes many trials. `docs/freeze_thaw.md` explains t
     reasons       puts decisions into words
     acquisition   chooses the trial or the new configuration that trains next
     novelty       makes configurations close to earlier ones count for less
-    results       the results, and the selection that the model is fitted to curve_model   a Gaussian process over
-    configuration and time score_warp    the scale on which the model sees scores unit_cube     configurations as points
-    budget        the limit on all training, and the trial that is trained to the end repeats       trials whose results
-    equal those of another trial levels        the times at which decisions are made state         the state of the
-    scheduler
+    results       the results, and the selection that the model is fitted to
+    curve_model   a Gaussian process over configuration and time
+    score_warp    the scale on which the model sees scores
+    unit_cube     configurations as points
+    budget        the limit on all training, and the trial that is trained to the end
+    repeats       trials whose results equal those of another trial
+    levels        the times at which decisions are made
+    state         the state of the scheduler
 """
 
 from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler

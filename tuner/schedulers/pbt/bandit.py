@@ -5,8 +5,8 @@ interval begins and the configuration during it:
 
     k = v exp(-|z - z'|² / l) (1 - ε)^(|t - t'| / 2) + σ² 1{same row}
 
-z is the score and the configuration and t the time, all scaled to [0, 1]. The second factor lets old observations count
-for less (Bogunovic, Scarlett and Cevher, "Time-Varying Gaussian Process Bandit Optimization", AISTATS 2016).
+z is the score and the configuration, and t is the time, all scaled to [0, 1]. The second factor gives old observations
+less weight (Bogunovic, Scarlett and Cevher, "Time-Varying Gaussian Process Bandit Optimization", AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Observations:
 
 
 def scaled(values: Floats, by: Floats) -> Floats:
-    """Return values (m, 2) with the least of `by` (n, 2) at 0 and the greatest at 1."""
+    """Scale values (m, 2) so that, in each column, the least value of `by` (n, 2) is at 0 and its greatest at 1."""
     low, high = by.min(0), by.max(0)
     out: Floats = (values - low) / (high - low + 1e-8)
     return out
@@ -62,7 +62,7 @@ def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: flo
 def fit(x: Floats, y: Floats) -> list[float]:
     """Return the logarithms of v, l, ε and σ² that make the observations most likely."""
 
-    from scipy.linalg import cho_solve, cholesky  # scipy takes half a second to load, and only PB2 needs it here
+    from scipy.linalg import cho_solve, cholesky  # imported here because it takes half a second to load
     from scipy.optimize import minimize
 
     def loss(theta: Floats) -> float:
@@ -78,11 +78,10 @@ def fit(x: Floats, y: Floats) -> list[float]:
 
 
 class Bandit:
-    """Predicts rises from observations, and says how sure it is where trials already train.
+    """Predicts rises of the score, with their uncertainty, from observations and from configurations in training.
 
-    Configurations that train now enter as observations with unknown rises: they make the bound lower around them, so that
-    several members that are changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR
-    15, 2014).
+    Configurations in training are observations with unknown rises. They lower the bound around them, so that members that are
+    changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:

@@ -1,4 +1,4 @@
-"""PB2, population based bandits: population based training whose new configurations are chosen by a bandit.
+"""PB2, population based bandits: population based training in which a bandit chooses new configurations.
 
 Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits",
 NeurIPS 2020, https://arxiv.org/abs/2002.02518.
@@ -24,14 +24,14 @@ from tuner.schedulers.pbt.bandit import Bandit, Floats, Observations
 from tuner.schedulers.pbt.scheduler import PbtState, PopulationBasedTraining
 from tuner.space import Parameter
 
-MOST_ROWS = 200  # the bandit learns from this many of the newest observations
-REFIT_GROWTH = 1.2  # its parameters are fitted again when the number of observations has grown by this factor
+MOST_ROWS = 200  # the bandit learns from at most this many observations, the newest
+REFIT_GROWTH = 1.2  # the bandit is fitted again when the number of observations has grown by this factor
 AT = "hyperparam_bounds"
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The state in which an interval of a member begins: its time, its score, and the configuration that it trains with."""
+    """The beginning of a member's interval: the time, the score, and the configuration during the interval."""
 
     t: float
     score: float
@@ -42,33 +42,32 @@ class Begin:
 class Pb2State(PbtState):
     begins: dict[int, Begin] = field(
         default_factory=dict
-    )  # trial -> where its present interval began, if that is known
-    explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has shown no result yet
-    rows: list[tuple[Begin, float]] = field(default_factory=list)  # intervals, and by how much the score rose per time
-    count: int = 0  # of all intervals; `rows` has the newest
+    )  # trial -> the beginning of its present interval, if that is known
+    explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has no result yet
+    rows: list[tuple[Begin, float]] = field(default_factory=list)  # intervals, and the rise of the score per time
+    count: int = 0  # the number of all intervals; `rows` has the newest
     theta: list[float] = field(default_factory=list)  # the parameters of the bandit
     fitted_at: int = 0  # `count` at the last fit
 
 
 class PB2(PopulationBasedTraining):
-    """Population based training that chooses numbers by a bandit instead of at random.
+    """Population based training that chooses numbers with a bandit instead of at random.
 
     A member of the bottom quantile takes over the checkpoint and the configuration of a member of the top quantile, as in
-    `PopulationBasedTraining`. Its numbers are then set to where the score may rise most in the next interval: the upper
-    confidence bound of a Gaussian process that has seen by how much every configuration raised the score so far. Choices
-    stay as they are.
+    `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval. These
+    maximise the upper confidence bound of a Gaussian process that models how much each configuration has raised the score so
+    far. Choices stay as they are.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
             5; Ray Tune's is 60 (seconds).
         hyperparam_bounds: {parameter: [lower, upper]}, as in Ray Tune. None: every number of the space, within its
-            bounds. Parameters are compared on the scale on which they are drawn, so those drawn on a logarithmic scale by
-            their logarithms.
+            bounds. The bandit sees a parameter on the scale on which it is drawn, for instance a logarithmic one.
         quantile_fraction: the size of the top and the bottom quantile, as a share of the population; at most a half.
         custom_explore_fn: takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
         synch: True to let every member wait at the end of each interval until all have reached it.
-        require_attrs: must be True: a trial that never reports the objective fails.
-        time_attr: must equal the experiment's. None: the experiment's.
+        require_attrs: must be True, since a trial that never reports the objective fails.
+        time_attr: must be the same as the experiment's, or None.
     """
 
     TYPE = "pb2"
@@ -166,7 +165,7 @@ class PB2(PopulationBasedTraining):
         return self._explore.settled(trials[donor].params, params, dict.fromkeys(self._numbers, "bandit"), rng)
 
     def _chosen(self, trial: int, donor: int, params: Mapping[str, Any]) -> Floats:
-        """Return the numbers of the new configuration, as shares of their bounds."""
+        """Return the numbers of the new configuration, each scaled to [0, 1] within its bounds."""
         state: Pb2State = self.state
         generator = np.random.default_rng(keyed_seed(self.context.seed, "bandit", trial, len(state.moves[trial])))
         begin = state.begins.get(donor)
@@ -181,7 +180,7 @@ class PB2(PopulationBasedTraining):
         return found.best(fixed, len(self._numbers), generator)
 
     def _raw(self, begins: Sequence[Begin]) -> Floats:
-        """Return the time, the score and the numbers (n, 2 + p) of intervals. A number that is not there has 1/2."""
+        """Return the time, the score and the numbers of intervals, (n, 2 + p). A missing number is replaced by 1/2."""
         out = np.empty((len(begins), bandit.FIXED + len(self._numbers)))
         for row, begin in enumerate(begins):
             units = [

@@ -1,4 +1,4 @@
-"""Declare what a callback is, and what it sees of a trial."""
+"""Declare the base class of callbacks, and the trials that they get."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class ObservedTrial:
-    """A trial as a callback sees it: as it was at that place of the log, even if the search is further by now."""
+    """A trial in the state that it had at one entry of the log. The search may have gone on since."""
 
     number: int
     trial_id: str
@@ -17,7 +17,7 @@ class ObservedTrial:
     config: dict[str, Any]  # as the training function gets it
     params: dict[str, Any]  # flat: "optimizer/lr" -> value
     status: str = "pending"  # "running", "paused", "completed", "stopped", "failed" or "cancelled"
-    reason: str = ""  # of the last decision about it, in words
+    reason: str = ""  # the reason of the last decision about it, in words
     error: str | None = None
     last_result: dict[str, Any] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None  # the newest one: "id", "uri", "step", "bytes"
@@ -40,22 +40,22 @@ class Callback:
 
         tuner.run(train, space, callbacks=[Printing()], ...)
 
-    Every method is called with keywords. The parameters are those of Ray Tune's callbacks, and `event_seq`, the place of the
-    entry in the search's log, which is never the same twice. Every entry is passed on once, except that a process that is
-    killed may pass on the last few again when it is resumed: compare `event_seq` if that matters.
+    Every method is called with keywords. The parameters are the same as in Ray Tune, plus `event_seq`, the number of the entry in
+    the search's log, which is unique. A callback gets every entry once. But if the process is killed, the callback may get the
+    last few entries again after a resume: compare `event_seq` if that matters.
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:
-        """Prepare, before anything else is called. folder: one for files of this experiment, in the home."""
+        """Prepare. This is called before any other method. folder: a folder in the home for files of this experiment."""
 
     def on_trial_start(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial has begun to train."""
+        """Handle the start of a trial."""
 
     def on_trial_restore(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial trains again, after a pause, a retry or an exploit, which may have changed its config."""
+        """Handle that a trial trains again after a pause, a retry or an exploit. An exploit may have changed its config."""
 
     def on_trial_recover(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial failed and will be retried."""
+        """Handle the failure of a trial that will be retried."""
 
     def on_trial_result(
         self,
@@ -72,16 +72,16 @@ class Callback:
     def on_checkpoint(
         self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], checkpoint: Mapping[str, Any], **info: Any
     ) -> None:
-        """Handle that a trial has saved a checkpoint: its ``id``, ``uri``, ``step`` and ``bytes``."""
+        """Handle a saved checkpoint. checkpoint: its ``id``, ``uri``, ``step`` and ``bytes``."""
 
     def on_trial_complete(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial has ended: its status is "completed", "stopped" or "cancelled"."""
+        """Handle the end of a trial with the status "completed", "stopped" or "cancelled"."""
 
     def on_trial_error(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial was given up after a failure."""
+        """Handle the failure of a trial that will not be retried."""
 
     def on_experiment_end(self, *, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the end of the search. It is called again after `result.add` has run more trials."""
 
     def close(self) -> None:
-        """Release files and connections. Afterwards nothing is called until the next `setup`."""
+        """Release files and connections. No method is called afterwards, unless `setup` is called again."""

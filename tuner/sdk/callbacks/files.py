@@ -18,8 +18,7 @@ FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
 class CSVLoggerCallback(Callback):
     """Writes ``FOLDER/trial_00003/progress.csv``, a row for each report, and ``params.json`` with the configuration.
 
-    The columns are those of the trial's first report. After a resume, rows are added behind those that are there; no row is
-    written twice.
+    The columns are the metrics of the trial's first report. After a resume, new rows are appended; no row is written twice.
 
     Args:
         folder: where to write. None: a folder of the experiment in the home.
@@ -64,7 +63,7 @@ class CSVLoggerCallback(Callback):
 
 
 def _last(path: Path) -> int:
-    """Return the event_seq of the last whole row of a file, and cut off a row that a killed process left unfinished."""
+    """Return the event_seq of the last complete row of a file. Cut off a row that a killed process left incomplete."""
     if not path.exists():
         return 0
     content = path.read_bytes()
@@ -76,7 +75,7 @@ def _last(path: Path) -> int:
 
 
 class TBXLoggerCallback(Callback):
-    """Writes scalars for TensorBoard to ``FOLDER/trial_00003``, and the configuration beside the best value when a trial ends.
+    """Writes scalars for TensorBoard to ``FOLDER/trial_00003``. When a trial ends, adds its configuration and its last value.
 
     It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
 

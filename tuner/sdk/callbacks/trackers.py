@@ -12,11 +12,11 @@ from tuner.sdk.callbacks.files import metrics_of
 class MLflowLoggerCallback(Callback):
     """Logs each trial as a run of MLflow: its configuration as params, its reports as metrics.
 
-    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. After a resume, the run of a trial is found by them.
+    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. A resumed search finds the runs of its trials by them.
 
     Args:
-        tracking_uri: of the tracking server or store. None: as MLflow is configured.
-        experiment_name: of MLflow's experiment. None: the name of the search.
+        tracking_uri: the tracking server or store. None: as MLflow is configured.
+        experiment_name: the name of MLflow's experiment. None: the name of the search.
         tags: more tags for each run.
     """
 
@@ -39,7 +39,7 @@ class MLflowLoggerCallback(Callback):
         self._runs.clear()
 
     def _run(self, trial: ObservedTrial) -> str:
-        """Return the id of the trial's run, which may have been made before a resume."""
+        """Return the id of the trial's run. Create the run, unless it was created before a resume."""
         if trial.number not in self._runs:
             found = self._client.search_runs(
                 [self._experiment], filter_string=f"tags.`tuner.trial_id` = '{trial.trial_id}'", max_results=1
@@ -82,12 +82,12 @@ class MLflowLoggerCallback(Callback):
 class WandbLoggerCallback(Callback):
     """Logs each trial as a run of Weights & Biases, in a group for the search.
 
-    The id of a run is that of the trial, so a resumed search continues in the same runs.
+    The id of a run is the id of the trial, so a resumed search continues in the same runs.
 
     Args:
-        project: of Weights & Biases. None: the name of the search.
-        group: of the runs. None: the id of the search.
-        mode: "online", "offline", or None for what WANDB_MODE says.
+        project: the project in Weights & Biases. None: the name of the search.
+        group: the group of the runs. None: the id of the search.
+        mode: "online", "offline" or "disabled". None: the value of WANDB_MODE.
         options: passed to ``wandb.init``.
     """
 

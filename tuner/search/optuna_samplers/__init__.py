@@ -1,8 +1,10 @@
 """Searchers that use Optuna's samplers.
 
 tpe, gp, cmaes, nsgaii   one searcher each
-optuna_search            any other Optuna sampler, or one that a user wrote define_by_run            parameters that the
-training code asks for while it runs model_based              what these searchers share study                    an
-in-memory study that mirrors our trials tpe_sampler              Optuna's TPE, made faster cmaes_sampler
-Optuna's CMA-ES, made reproducible to the bit
+optuna_search            any other Optuna sampler, or one that a user wrote
+define_by_run            parameters that the training code asks for while it runs
+model_based              the base class of these searchers
+study                    an in-memory study that mirrors our trials
+tpe_sampler              Optuna's TPE, made faster
+cmaes_sampler            Optuna's CMA-ES, made reproducible to the bit
 """

@@ -1,7 +1,7 @@
 """Read curves at the resolution of a screen: from buckets if there are many points, else from the points.
 
-All points that are returned were reported. Of every `width` reports the lowest and the highest stay, and of every segment the
-first and the last, so no spike is lost. The same log always gives the same curve.
+Every point that is returned was reported. The lowest and the highest of every `width` reports are kept, and the first and the
+last of every segment, so no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of the curves that is wanted, on the axis `x`.
+    """The requested range of the axis `x`.
 
     x: "step" (training_iteration), "user_step" (the step that the training code reported), or "time" (seconds since `begin`).
     """
@@ -68,7 +68,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Points that are to be drawn, by segment and then in the order of their reports."""
+    """The points to draw, by segment and then in the order of their reports."""
 
     owner: NDArray[np.int64]
     """The id of each point's segment."""
@@ -94,9 +94,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Curves, with their points one after the other in two arrays. A value that is not finite is NaN.
+    """Curves, with all their points in two arrays. A value that is not finite is NaN.
 
-    Of every `width` reports they have the lowest and the highest; 1 means every report.
+    The curves have the lowest and the highest of every `width` reports; 1 means every report.
     """
 
     width: int
@@ -154,7 +154,8 @@ def best_so_far(
 ) -> tuple[list[float], list[float]]:
     """Return (seconds since `begin`, best value by then) of each improvement.
 
-    They are exact for an objective and its own mode, as the writer has stored them. Otherwise they are as fine as the buckets.
+    The result is exact for an objective and its own mode, since the writer stores these improvements. Otherwise it is computed
+    from buckets, and may lack some of them.
     """
     found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if not found:
@@ -189,14 +190,14 @@ def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | N
 
 
 def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict[int, tuple[int, int]]:
-    """Return segment id -> the first and the last report_no of the part that is in the span."""
+    """Return segment id -> (first, last report_no) of its part that lies in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
     if (span.low is None and span.high is None) or span.x == "user_step":
         return whole
     low = -np.inf if span.low is None else span.low
     high = np.inf if span.high is None else span.high
     if span.x == "step":
-        # Add a report on either side, so that lines reach the edge of the picture.
+        # Add a report on either side, so that lines reach the edge of the chart.
         starts = {row[3]: row[6] for row in owners}
         parts = {s: (max(low - starts[s] - 1, 1), min(high - starts[s] + 1, hi)) for s, (_, hi) in whole.items()}
         return {s: (int(np.ceil(lo)), int(hi)) for s, (lo, hi) in parts.items() if np.ceil(lo) <= hi}
@@ -208,7 +209,7 @@ def _in_time(
 ) -> dict[int, tuple[int, int]]:
     """Find the reports between two times, and a few more at both ends.
 
-    The search begins in coarse buckets and continues in finer ones as the part gets smaller.
+    The search begins in coarse buckets, and continues in finer ones as the range gets smaller.
     """
     found = dict(whole)
     for level in range(MAX_LEVEL, -1, -1):
@@ -223,7 +224,7 @@ def _in_time(
             for begin, end in _runs(segments)
         }
         if max((hi - lo + 1 for lo, hi in found.values()), default=0) >= 16 * pyramid.reports_per_bucket(level):
-            break  # more precision would not be seen
+            break  # more precision would not be visible
     return found
 
 
@@ -234,9 +235,9 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
 
 
 def _resolution(steps: int, total: int, points: int) -> tuple[int, int]:
-    """Return (width, level of the buckets to read): of every `width` reports the lowest and the highest are drawn.
+    """Return (width, level of the buckets to read). The lowest and the highest of every `width` reports are drawn.
 
-    Level 0 is the points themselves.
+    Level 0 means the points themselves.
     """
     width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
     width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
@@ -257,7 +258,7 @@ def _records(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
 
-    Reports that no bucket of this level covers come from lower levels, and finally from the points.
+    Reports that no bucket of this level covers are read from lower levels, and if need be from the points.
     """
     found, owners = [], []
     left = dict(wanted)
@@ -285,7 +286,7 @@ def _records(
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
     steps = np.diff(segments)
-    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # most often they come in order
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually they are in order already
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
@@ -294,12 +295,12 @@ def _records(
 def _behind(
     wanted: Mapping[int, tuple[int, int]], segments: NDArray[np.int64], last: NDArray[Any], reports: int
 ) -> dict[int, tuple[int, int]]:
-    """Return the parts that lie behind the rows of a level.
+    """Return the parts that the rows of a level do not cover, because they come after the last row.
 
     Args:
-        wanted: the parts that were asked for.
+        wanted: the requested parts.
         segments: (R,), the segment of each row.
-        last: (R,), the last report_no in it.
+        last: (R,), the last report_no in each row.
         reports: the number of reports in a complete row.
     """
     ids, which = np.unique(segments, return_inverse=True)
@@ -354,7 +355,7 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
         for at, point in ((first, "first"), (last, "last"), (lows, "low"), (highs, "high"), (gaps, "first"))
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
-    # Each of the parts is in order, which makes the stable sort quick.
+    # Each part is sorted already, so a stable sort is quick.
     keys = owner << 32 | number
     order = np.argsort(keys, kind="stable")
     order = order[np.r_[True, np.diff(keys[order]) != 0]]
@@ -364,7 +365,7 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
 
 
 def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace report numbers by the steps that the training code reported. Leave out reports without a step."""
+    """Replace the report numbers in `x` by the steps that the training code reported. Leave out reports without a step."""
     numbers = list(zip(drawn.owner.tolist(), drawn.x.astype(np.int64).tolist(), strict=True))
     steps: dict[tuple[int, int], int] = {}
     for at in range(0, len(numbers), MAX_LOOKUPS):
@@ -384,7 +385,7 @@ def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the earliest lowest (or highest) value of every group that has a finite value.
+    """Return the index of the lowest (or highest) value of every group that has a finite one; of equal values, the earliest.
 
     Args:
         values: (R,), the lowest or highest value of each bucket.
@@ -404,7 +405,7 @@ def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[A
 def _points(
     records: NDArray[Any], segments: NDArray[np.int64], at: NDArray[Any], point: str, span: Span
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
-    # Take a field first, and then some of its values: the other way round copies whole records.
+    # Select the field first and then its values: the other order would copy whole records.
     number = records[f"{point}_no"][at].astype(np.int64)
     match span.x:
         case "step":
@@ -429,7 +430,7 @@ def _in_order(width: int, owners: Sequence[Any], drawn: Drawn) -> Columns:
     places = {int(drawn.owner[begin]): (begin, end) for begin, end in _runs(drawn.owner)}
     found = [(row, places[row[3]]) for row in owners if row[3] in places]
     parts = [Part(row[0], row[1], row[2], row[4], row[5], end - begin) for row, (begin, end) in found]
-    if all(a[1] == b[0] for (_, a), (_, b) in pairwise(found)):  # segments most often have the order of their trials
+    if all(a[1] == b[0] for (_, a), (_, b) in pairwise(found)):  # usually segments are in the order of their trials
         return Columns(width, parts, drawn.x, drawn.y)
     order = np.concatenate([np.arange(*place) for _, place in found])
     return Columns(width, parts, drawn.x[order], drawn.y[order])

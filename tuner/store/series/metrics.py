@@ -24,7 +24,7 @@ class Metrics:
         return self.names_of([experiment_id])[experiment_id]
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return what `names` returns for each of several experiments, in one query."""
+        """Return the `names` of each of several experiments, with one query."""
         with self._database.read() as connection:
             return names_of(connection, experiment_ids)
 
@@ -46,10 +46,10 @@ class Metrics:
             metric: its name.
             x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), or
                 "time" (seconds since the experiment's start).
-            points: about how many points a curve over the whole range has; shorter curves have proportionally fewer. Of every
-                few reports the lowest and the highest are kept, and of every segment the first and the last.
-            low: where the range begins, on the axis `x`.
-            high: where the range ends.
+            points: about how many points a curve over the whole range has; shorter curves have proportionally fewer. The
+                lowest and the highest of every few reports are kept, and the first and the last of every segment.
+            low: the start of the range, on the axis `x`.
+            high: the end of the range.
             trials: numbers of trials; None for all.
         """
         wanted = {"x": x, "points": points, "low": low, "high": high, "trials": trials}
@@ -66,7 +66,7 @@ class Metrics:
         high: float | None = None,
         trials: Sequence[int] | None = None,
     ) -> CurveColumns:
-        """Return what `curves` returns, with the points in two arrays, which is quicker."""
+        """Do the same as `curves`, but return all points in two arrays, which is quicker."""
         if x not in ("step", "user_step", "time"):
             raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
         with self._database.cursor() as (cursor, connection):
@@ -76,9 +76,9 @@ class Metrics:
     def curves_of_trial(
         self, experiment_id: int, trial: int, *, x: str = "step", points: int = 1000
     ) -> list[tuple[str, list[CurveSegment]]]:
-        """Return the curve of every metric that a trial has reported, in the order in which they were first reported.
+        """Return the curve of every metric that a trial has reported, in the order of the first reports.
 
-        `x` and `points` are those of `curves`.
+        `x` and `points` are the same as for `curves`.
         """
         found = []
         for name in self.names(experiment_id):
@@ -89,8 +89,7 @@ class Metrics:
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
         """Return (seconds since the experiment's start, best value by then), a point for each improvement.
 
-        If the metric is not an objective, or `mode` is not its mode, and there are very many points, some improvements may be
-        missing.
+        Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
         with self._database.cursor() as (cursor, connection):
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))

@@ -1,11 +1,11 @@
-"""Buckets of metric points, so that a curve is read at the resolution of a screen without touching its points.
+"""Buckets of metric points: a curve can be read at the resolution of a screen without reading its points.
 
 A bucket summarises consecutive reports of one metric in one segment: its first, last, lowest and highest point. A bucket of
 level 1 covers 8 reports, one of level 2 covers 64, and so on. A row of `metric_bucket` contains the 8 buckets of a level that
-make one bucket of the next level, packed as a `RECORD`. A row is written in the transaction that commits its last report, or
-when its segment ends. Newer reports of a running segment are read as points. So a report costs a fraction of a row.
+make up one bucket of the next level, each packed as a `RECORD`. A row is written in the transaction that commits its last report,
+or when its segment ends. Until then, its reports are read as points. So a report costs a fraction of a row.
 
-Non-finite values are counted (`gaps`). They are never the lowest or highest if the bucket has a finite value.
+Non-finite values are counted (`gaps`). A non-finite value is the lowest or highest only if the bucket has no finite value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 FACTOR = 8
-SEAL_FROM = 16  # the fewest reports of a segment with buckets; the points of a shorter one are read just as quickly
+SEAL_FROM = 16  # a segment with fewer reports gets no buckets, since its points are read just as quickly
 
 #: n, gaps, and (report_no, step, time, value) of the first, last, lowest and highest point
 RECORD = struct.Struct("<II" + 4 * "Iidd")
@@ -40,7 +40,7 @@ _FIRST, _LAST, _LOW, _HIGH = slice(2, 6), slice(6, 10), slice(10, 14), slice(14,
 
 NOT_FINITE = {1: math.nan, 2: math.inf, 3: -math.inf}
 
-# The metrics of the experiment one by one, so that every range of points is one look-up in the primary key.
+# Join from the metrics of the experiment, so that every range of points is one look-up in the primary key.
 _POINTS = """
 SELECT p.segment_id, p.key_id, p.report_no, p.step, p.time, p.value, p.kind FROM metric_key k CROSS JOIN metric_point p
 WHERE k.experiment_id = ? AND p.segment_id = ? AND p.key_id = k.id AND p.report_no > ? ORDER BY p.key_id, p.report_no"""
@@ -65,7 +65,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return the bucket of these points, which are in the order of their reports. Of equal values the earliest counts."""
+    """Return the bucket of these points, which are in the order of their reports. If values are equal, the earliest counts."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -107,13 +107,13 @@ class _Open:
     def __init__(self, rows: int = 0, last_no: int = 0, points: list[Row] | None = None) -> None:
         self.rows = rows  # the complete rows of level 1
         self.last_no = last_no  # its newest report
-        self.points: list[Row] = points or []  # the points that are in none of these rows
+        self.points: list[Row] = points or []  # the points that are not in these rows
 
 
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    Keeps the points of running segments that no row covers yet. It reads the points of segments that it does not know.
+    It keeps the points of running segments that no row covers yet. If it does not know a segment, it reads the points.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -121,18 +121,18 @@ class Pyramid:
         self._open: dict[int, _Open] = {}
 
     def opened(self, segment: int) -> None:
-        """Announce a new segment, which saves two queries."""
+        """Register a new segment. This saves two queries."""
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
-        """Add the points of one report, before they are inserted. A report that is known already changes nothing."""
+        """Add the points of one report. Call it before they are inserted. Do nothing if the report is known already."""
         known = self._open.get(segment) or self._load(cursor, segment)
         if report_no > known.last_no:
             known.points += points
             known.last_no = report_no
 
     def write(self, cursor: Any, segments: Iterable[int]) -> None:
-        """Write the rows of these segments that are complete now."""
+        """Write the rows of these segments that have become complete."""
         for segment in segments:
             known = self._open[segment]
             complete = known.last_no // reports_per_row(1)
@@ -200,7 +200,7 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 
 
 def fill(cursor: Any) -> None:
-    """Write the buckets of all points of a database that has none.
+    """Write the buckets of all points, in a database that has no buckets yet.
 
     The migration that adds the table calls this, so it must use only columns that the tables had then.
     """

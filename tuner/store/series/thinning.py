@@ -1,10 +1,10 @@
-"""Thin the points of experiments that ended long ago: keep what their curves show, and delete the rest.
+"""Thin the points of experiments that ended long ago: keep the points that their curves show, and delete the rest.
 
 A report is a row of `event`, and its metrics are points, which are stored nowhere else. So the log of a thinned experiment
-still has every report, but most of them without metrics. It cannot be folded any more.
+still has every report, but most of them without metrics. It can no longer be folded.
 
-Of each metric of each segment, the buckets of one level stay, and the points that they name: the first, last, lowest and highest
-point of each. It is the lowest level with at most `MOST_BUCKETS` buckets. A curve with no more points than that stays whole.
+For each metric of each segment, the buckets of one level are kept, and the first, last, lowest and highest point of each bucket.
+This is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tuner.store.writing.writer import Cursor
 MOST_BUCKETS = 256
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
-# Row 4 of level 1 begins with report 257, so only a curve with more than 256 reports has it. An experiment whose driver has not
-# released it may be taken up again, and one that is to be continued will be.
+# Row 4 of level 1 begins with report 257, so only a curve with more than 256 reports has it. Experiments with a driver or with a
+# pending command to continue are left out, because they may run again.
 _OLD = f"""
 SELECT e.id FROM experiment e
 WHERE e.thinned_at IS NULL AND e.ended_at < ? AND e.state IN ({_ENDED}) AND e.driver_owner IS NULL
@@ -30,7 +30,7 @@ AND EXISTS (SELECT 1 FROM trial t JOIN segment s ON s.trial_id = t.id JOIN metri
   JOIN metric_bucket b ON b.segment_id = s.id AND b.key_id = k.id AND b.level = 1 AND b.chunk >= 4
   WHERE t.experiment_id = e.id)"""
 _UNFINISHED = "SELECT id FROM experiment WHERE thinned_upto IS NOT NULL"
-# These lock the row, so that the statements behind them see what the transactions before them have written.
+# These lock the row, so that the statements after them see the rows of earlier transactions.
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _BEGIN = f"""
 UPDATE experiment SET thinned_at = ?, thinned_upto = 0
@@ -54,7 +54,7 @@ _FIRST, _LAST, _LOW, _HIGH = 2, 6, 10, 14  # where a bucket has the report_no of
 
 
 def level_of(reports: int) -> int:
-    """Return the level whose buckets stay of a curve with this many reports. Level 0 is the points themselves."""
+    """Return the level whose buckets are kept for a curve with this many reports. Level 0 is the points themselves."""
     level = 0
     while -(-reports // pyramid.reports_per_bucket(level)) > MOST_BUCKETS:
         level += 1
@@ -62,7 +62,7 @@ def level_of(reports: int) -> int:
 
 
 def explanation(thinned_at: float, needs: str) -> str:
-    """Return why something cannot be done with a thinned experiment. needs: what needs every point, as in "a replay"."""
+    """Return why an operation is not possible for a thinned experiment. needs: the operation, such as "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
         f"most points of its curves were deleted on {day}, because it had ended longer ago than TUNER_POINT_DAYS allows; "
@@ -71,7 +71,7 @@ def explanation(thinned_at: float, needs: str) -> str:
 
 
 def thin(database: Database, before: float, now: float) -> int:
-    """Thin the experiments that ended before this time. Return how many.
+    """Thin the experiments that ended before this time. Return the number of these experiments.
 
     After an interruption, the next call continues. Each curve has its own transaction, so that drivers need not wait long.
     """

@@ -1,4 +1,4 @@
-"""Make engines with the settings that SQLite and PostgreSQL need, and recognise errors that may pass by themselves."""
+"""Make engines with the settings that SQLite and PostgreSQL need, and recognise temporary errors."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _CONNECTION = {
 }
 """Seconds that a PostgreSQL server may be silent; parameters of the URL (``?connect_timeout=3``) take precedence.
 
-``tcp_user_timeout`` is in milliseconds. It ends a commit whose data nobody acknowledges because the network is partitioned; the
-keepalives only watch an idle connection.
+``tcp_user_timeout`` is in milliseconds. It ends a commit that the server does not acknowledge, for instance because the network
+is partitioned; the keepalives only watch an idle connection.
 """
 
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
-"""Errors that pass: a lost connection, a lock, a full disk (PostgreSQL's 53100, too), a server that became a standby."""
+"""Temporary errors: a lost connection, a lock, a full disk (PostgreSQL's 53100, too), a server that became a standby."""
 
 _SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*")
 
@@ -51,7 +51,7 @@ class StoreUnavailable(StoreError, Retryable):
 
 
 def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
-    """Return an engine with this project's settings. Raise StoreError if the URL cannot work."""
+    """Return an engine with this project's settings. Raise StoreError if the URL is wrong or not supported."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -68,7 +68,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL as it may be printed and logged: with *** instead of its password."""
+    """Return the URL with *** instead of its password, so that it can be printed and logged."""
     return _SECRETS.sub(lambda found: f"{found[1]}:***" if found[1] is not None else f"{found[2]}=***", url)
 
 
@@ -102,7 +102,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn the write-ahead log on, if it is not on yet. SQLite does not wait for this lock, so this tries repeatedly."""
+    """Turn the write-ahead log on, if it is not on yet. SQLite does not wait for the lock that this needs, so retry."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
@@ -134,7 +134,7 @@ def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
 
 
 def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
-    """Return (type, mount point) of the file system of `path`, or ("", "") if it cannot be found out."""
+    """Return (type, mount point) of the file system of `path`, or ("", "") if it is not known."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -20,7 +20,7 @@ from tuner.store.writing.writer import Cursor
 
 @dataclass(slots=True)
 class Commits:
-    """A note whether anything may have been written. Threads get it through their context."""
+    """Records whether a commit was tried. Threads that run in a copy of the context share this record."""
 
     tried: bool = False
 
@@ -30,7 +30,7 @@ _commits: ContextVar[Commits | None] = ContextVar("commits", default=None)
 
 @contextmanager
 def watched_commits() -> Iterator[None]:
-    """Note the commits within this block for `may_have_written`."""
+    """Record the commits within this block for `may_have_written`."""
     token = _commits.set(Commits())
     try:
         yield
@@ -39,7 +39,7 @@ def watched_commits() -> Iterator[None]:
 
 
 def may_have_written() -> bool:
-    """Return whether a commit was tried within `watched_commits`. Return True outside of such a block, where that is unknown."""
+    """Return whether a commit was tried within `watched_commits`. Outside of such a block, return True, since it is unknown."""
     found = _commits.get()
     return found is None or found.tried
 
@@ -85,8 +85,8 @@ class Database:
     def write(self) -> Iterator[Cursor]:
         """Begin a transaction on the one connection that writes.
 
-        It takes SQLite's lock at once. A transaction that reads first and then finds another writer would fail immediately,
-        whatever the timeout.
+        The transaction takes SQLite's write lock at once. If it read first, and another process wrote meanwhile, its own
+        write would fail immediately, whatever the timeout.
         """
         with self._lock, translated(self.backend):
             if self._write_connection is None:
@@ -98,7 +98,7 @@ class Database:
                     cursor.execute("BEGIN IMMEDIATE")
                 yield cursor
                 if (commits := _commits.get()) is not None:
-                    commits.tried = True  # if the commit fails, it may have happened all the same
+                    commits.tried = True  # a commit that raises an error may have succeeded
                 raw.commit()
             except BaseException:
                 self._roll_back(raw)

@@ -27,7 +27,7 @@ def scripts() -> Path:
 
 @functools.cache
 def head() -> str:
-    """Return the newest revision: the one in `migrations/versions` that no other one builds on."""
+    """Return the newest revision: the only one in `migrations/versions` that is not the base of another one."""
     texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
     found: list[set[str]] = [
         {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
@@ -67,7 +67,7 @@ def migrate(engine: Engine) -> None:
         try:
             if lite:
                 connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
-                connection.exec_driver_sql("PRAGMA foreign_keys=OFF")  # tables that others refer to may be built again
+                connection.exec_driver_sql("PRAGMA foreign_keys=OFF")  # a migration may rebuild a referenced table
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
@@ -77,17 +77,17 @@ def migrate(engine: Engine) -> None:
             connection.commit()
         except CommandError as error:
             raise StoreError(
-                f"{_shown(engine)} was written by a newer version of this package; upgrade it ({error})"
+                f"{_shown(engine)} was written by a newer version of tuner; upgrade tuner ({error})"
             ) from error
         finally:
             if lite:
-                connection.invalidate()  # no other use may have its foreign keys off
+                connection.invalidate()  # so that nobody uses it while its foreign keys are off
 
 
 def _check_references(connection: Connection) -> None:
     if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
         raise StoreError(
-            f"{_shown(connection.engine)} cannot be migrated: a row of {broken[0]} refers to a missing one of {broken[2]}"
+            f"{_shown(connection.engine)} cannot be migrated: a row of {broken[0]} refers to a missing row of {broken[2]}"
         )
 
 

@@ -16,17 +16,17 @@ T = TypeVar("T")
 def page(
     connection: Connection, query: Select[Any], size: int, build: Callable[[Any], T], key: Callable[[T], int]
 ) -> Page[T]:
-    """Run a query for one page. It reads one item too many, to know whether there is a next page."""
+    """Return one page of a query. Read one item more than it needs, to know whether there is a next page."""
     items = [build(row) for row in connection.execute(query.limit(size + 1)).mappings()]
     return Page(tuple(items[:size]), str(key(items[size - 1])) if len(items) > size else None)
 
 
 def number(token: str) -> int:
-    """Return the number in a page token, behind which the page begins. Raise SpecError if it is not a token."""
+    """Return the number in a page token; the page begins after it. Raise SpecError if it is not a token."""
     try:
         found = int(token)
     except ValueError:
         found = -1
     if not 0 <= found < 2**62:
-        raise SpecError("not a page token; take it from next_page_token", "/page_token")
+        raise SpecError("not a page token; use next_page_token", "/page_token")
     return found

@@ -1,4 +1,4 @@
-"""Write the migration from the last revision's tables to these: ``python -m tuner.store.sql.revise "what it is about"``."""
+"""Write the migration from the last revision to the tables in `tables.py`: ``python -m tuner.store.sql.revise "its subject"``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(message: str) -> None:
 
 
 def _last() -> int:
-    """Return the largest number of a revision. The newest revision may have a smaller one."""
+    """Return the largest number of a revision. It need not be the number of the newest one."""
     return max(int(path.name[:4]) for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py"))
 
 

@@ -49,7 +49,7 @@ metadata = MetaData(
 
 
 def dumps(value: Any) -> str:
-    """Return a value as the JSON that is stored. Tuples become lists; mappings and dataclasses become objects."""
+    """Return a value as JSON text. Tuples become lists; mappings and dataclasses become objects."""
     return _encoder.encode(value)
 
 
@@ -60,9 +60,9 @@ def _plain(value: Any) -> Any:
         return dataclasses.asdict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    if hasattr(value, "item"):  # a number of numpy or torch
+    if hasattr(value, "item"):  # a scalar of numpy or torch
         return value.item()
-    raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
+    raise TypeError(f"cannot be stored as JSON: {value!r} of type {type(value).__name__}")
 
 
 _encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make an encoder at each call
@@ -103,11 +103,11 @@ class Choice(TypeDecorator[StrEnum]):
 def columns_of(record: type, *own: Column[Any], leave_out: Container[str] = ()) -> list[Column[Any]]:
     """Return a column for each field of a record, in the order of the fields.
 
-    The type and whether NULL is allowed follow from the field's annotation.
+    The field's annotation gives the type of its column, and whether the column allows NULL.
 
     Args:
         record: a dataclass.
-        own: columns that need more than that, such as keys. Each replaces the column of the field with its name.
+        own: columns that need more than that, such as keys. Each replaces the column of the field with the same name.
         leave_out: names of fields that are not columns of this table.
     """
     hints = get_type_hints(record)
@@ -186,7 +186,7 @@ experiment = Table(
     Column("project", String(100), nullable=False, server_default="default"),
     Index(None, "project", "id"),
     Column("archived_at", Real),
-    Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
+    Column("changes", JsonText),  # later changes of `spec` by users; see Spec.amended
     Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
     Column("gpu_hours", Real, nullable=False, server_default="0"),
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
@@ -222,7 +222,7 @@ segment = Table(
     Column("cause", String(16), nullable=False),
     Column("start_step", Integer, nullable=False),
     Column("config", JsonText, nullable=False),
-    Column("source_checkpoint", String(64)),  # public_id: it may come from an experiment that is gone
+    Column("source_checkpoint", String(64)),  # its public_id, since its experiment may have been deleted
     Column("placement", JsonText),
     Column("warm", Boolean),
     Column("startup_s", Real),
@@ -230,7 +230,7 @@ segment = Table(
     Column("started_at", Real),
     Column("ended_at", Real),
     Column("outcome", String(16)),
-    Column("held_s", Real),  # of startup_s, how long its group has had room
+    Column("held_s", Real),  # the part of startup_s after its group got its resources
     UniqueConstraint("trial_id", "ordinal"),
 )
 
@@ -264,8 +264,8 @@ metric_bucket = Table(
     Column("segment_id", Id, primary_key=True, autoincrement=False),
     Column("key_id", Id, primary_key=True, autoincrement=False),
     Column("level", SmallInteger, primary_key=True, autoincrement=False),
-    Column("chunk", Integer, primary_key=True, autoincrement=False),  # which 8 buckets of the level, from 0
-    Column("last_no", Integer, nullable=False),  # the newest report in it
+    Column("chunk", Integer, primary_key=True, autoincrement=False),  # the index of these 8 buckets, from 0
+    Column("last_no", Integer, nullable=False),  # the newest report in them
     Column("data", LargeBinary, nullable=False),  # see pyramid.RECORD
     sqlite_with_rowid=False,
 )
@@ -293,8 +293,8 @@ checkpoint = Table(
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
     Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
     Column("pinned", Boolean, nullable=False, server_default=false()),  # a user has pinned it
-    Column("taken_at", Real),  # when the training went on after it; NULL if that is not known
-    Column("took_s", Real),  # how long the training had waited for it by then
+    Column("taken_at", Real),  # when the training went on after the save; NULL if that is not known
+    Column("took_s", Real),  # how long the training had waited for the save
 )
 
 event = Table(
@@ -304,7 +304,7 @@ event = Table(
     Column("event_seq", Id, primary_key=True, autoincrement=False),
     Column("time", Real, nullable=False),
     Column("kind", String(32), nullable=False),
-    # The next four point to the metrics of a report, which are not stored twice.
+    # The next four columns identify the metrics of a report in `metric_point`.
     Column("trial_number", Integer),
     Column("segment_id", Id),
     Column("report_no", Integer),
@@ -376,7 +376,7 @@ token = Table(
     Column("id", Id, primary_key=True),
     Column("public_id", String(64), nullable=False, unique=True),
     Column("name", Text, nullable=False),
-    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the secret, which is kept nowhere
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the secret; the secret is not stored
     Column("role", String(16), nullable=False),  # agent | viewer | editor | admin
     Column("created_at", Real, nullable=False),
     Column("expires_at", Real),
@@ -389,7 +389,7 @@ session = Table(
     "session",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, which is kept nowhere
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value; the value is not stored
     Column("token_id", Id, ForeignKey("token.id")),  # the session ends with this token; NULL: signed in without one
     Column("name", Text, nullable=False),
     Column("role", String(16), nullable=False),
@@ -423,14 +423,14 @@ webhook = Table(
     Column("experiment", String(64)),  # its public_id; NULL: all experiments of the project
     Column("format", String(16), nullable=False),  # json | slack
     Column("threshold", Real),
-    Column("secret", Text, nullable=False),  # the key of the signatures, so a hash of it would not do
+    Column("secret", Text, nullable=False),  # the key that signs deliveries, so it is not hashed
     Column("created_at", Real, nullable=False),
 )
 
 webhook_cursor = Table(
     "webhook_cursor",
     metadata,
-    # How far the changes of an experiment were turned into deliveries: the log, and the row as it was then.
+    # The point up to which the changes of an experiment were turned into deliveries: event_seq, and the row at that time.
     Column("experiment_id", Id, primary_key=True, autoincrement=False),
     Column("event_seq", Id, nullable=False),
     Column("state", String(16), nullable=False),
@@ -444,13 +444,13 @@ webhook_delivery = Table(
     Column("id", Id, primary_key=True),
     Column("public_id", String(64), nullable=False, unique=True),
     Column("webhook_id", Id, nullable=False),
-    Column("occurrence", String(200), nullable=False),  # names the event, which is sent to a webhook once
+    Column("occurrence", String(200), nullable=False),  # a key of the event, so that a webhook gets it only once
     Column("event", String(32), nullable=False),
     Column("experiment", String(64), nullable=False),
     Column("data", JsonText, nullable=False),
     Column("state", String(16), nullable=False),  # pending | delivered | failed
     Column("attempts", Integer, nullable=False),
-    Column("next_at", Real, nullable=False),  # while a sender tries: when another one may try
+    Column("next_at", Real, nullable=False),  # the next attempt; during an attempt, when another sender may take over
     Column("last_status", Integer),
     Column("last_error", Text),
     Column("created_at", Real, nullable=False),

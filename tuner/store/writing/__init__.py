@@ -1,1 +1,1 @@
-"""Write what a driver commits in one transaction as rows, and read the log back from them."""
+"""Write the batches that drivers commit as rows, and read the log back from the rows."""

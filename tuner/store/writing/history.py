@@ -1,4 +1,4 @@
-"""Read log entries from rows: for the fold of a restarted driver, and for the event stream."""
+"""Read log entries from rows, for the fold of a restarted driver and for the event stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
-    upto = min(after + limit, _last(connection, experiment_id))  # this is read first: entries up to it are complete
+    upto = min(after + limit, _last(connection, experiment_id))  # read first: entries up to it are committed
     items = [
         StreamItem(
             seq=row.event_seq,
@@ -109,10 +109,10 @@ def decision_rows(connection: Connection, experiment_id: int, after: int, upto: 
 def metrics_of(
     connection: Connection, experiment_id: int, after: int, upto: int
 ) -> dict[tuple[int, int], dict[str, float]]:
-    """Return (segment id, report_no) -> metrics, of the reports with event_seq from after + 1 to upto."""
+    """Return (segment id, report_no) -> metrics, for the reports with event_seq from after + 1 to upto."""
     keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
     names = {row.id: row.name for row in connection.execute(keys)}
-    # A set instead of a join, so that every point is one look-up in the primary key.
+    # Use IN instead of a join, so that every point is one look-up in the primary key.
     ours = select(metric_key.c.id).where(metric_key.c.experiment_id == experiment_id)
     same = and_(metric_point.c.segment_id == event.c.segment_id, metric_point.c.report_no == event.c.report_no)
     query = (

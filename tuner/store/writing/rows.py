@@ -1,6 +1,6 @@
-"""Rows of the table `trial` from the trials of a driver.
+"""Make rows of the table `trial` from the trials of a driver.
 
-Every column is filled from the attribute of the same name. `_derived` has the columns that are not attributes.
+A column has the value of the attribute of the same name. `_derived` computes the columns that are not attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY = ("public_id", "experiment_id", "number", "created_at")
 
 
 def clean(text: str | None) -> str | None:
-    """Return the text without NUL and unpaired surrogates, which PostgreSQL or SQLite refuse."""
+    """Return the text without NUL and unpaired surrogates, which PostgreSQL or SQLite reject."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -58,7 +58,7 @@ CHANGING = (*_ATTRIBUTES, *_DERIVED)
 
 
 def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `CHANGING`. `time` is the time of its end if the trial has no such time."""
+    """Return the values of the columns `CHANGING`. `time` is the end of the trial if it has ended without a time."""
     values = zip(_ENCODERS, _attributes(trial), strict=True)
     return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, time))
 

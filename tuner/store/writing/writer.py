@@ -85,7 +85,7 @@ _NEW: _Stage = (None, None, None)
 
 
 class Cursor:
-    """A cursor that takes `?` for parameters, whichever the database."""
+    """A cursor that takes `?` for parameters with both databases."""
 
     def __init__(self, raw: Any, backend: str) -> None:
         self._raw = raw
@@ -100,11 +100,11 @@ class Cursor:
         return self._raw.executemany(_named(sql), rows)
 
     def another(self) -> Cursor:
-        """Return a second cursor in the same transaction. Its `rowcount` stays when this one is used."""
+        """Return a second cursor in the same transaction. Statements on this cursor do not change its `rowcount`."""
         return Cursor(self._raw.connection.cursor(), self.backend)
 
     def pipelined(self) -> AbstractContextManager[Any]:
-        """Send statements to PostgreSQL without waiting for each. Errors may come at the end of the block."""
+        """Send statements to PostgreSQL without waiting for each. Errors may be raised at the end of the block."""
         return nullcontext() if self.backend == "sqlite" else self._raw.connection.pipeline()
 
     def insert(self, one: str, at_once: str, rows: list[tuple[Any, ...]]) -> None:
@@ -228,10 +228,9 @@ class Writer:
         else:
             summary, state = batch.summary, batch.state
             best, counts = summary.get("best"), summary.get("counts")
-            runs = int(state is not None and not state.ended)  # a user may have continued it after its end
-            completed = (
-                state is ExperimentState.COMPLETED and summary.get("error") is None
-            )  # an import had an error until now
+            runs = int(state is not None and not state.ended)  # an ended experiment runs again if a user continues it
+            # Until its last commit, an import has an error, which ends with it.
+            completed = state is ExperimentState.COMPLETED and summary.get("error") is None
             cursor.execute(
                 _EXPERIMENT,
                 (
@@ -279,7 +278,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if its row was complete already, so that it did not change."""
+        """Write a segment. Return True if its row already had its end, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None
@@ -412,7 +411,7 @@ class Writer:
 
 
 def encode(value: float) -> tuple[float | None, int]:
-    """Return (value, kind) as a metric point stores it, since neither SQL nor JSON keeps NaN and infinities reliably."""
+    """Return (value, kind) as a metric point stores them. Neither SQL nor JSON keeps NaN and infinities reliably."""
     try:
         value = float(value)
     except OverflowError:  # an integer that is too large for a double

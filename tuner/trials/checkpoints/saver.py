@@ -216,7 +216,7 @@ class Saver:
             elif self._bring is not None and shard.node not in (None, self.node):
                 self._bring(shard.staging, str(shard.node), wanted, target.path)
             else:
-                raise CheckpointError(f"the part of rank {rank} is gone from {shard.staging}")
+                raise CheckpointError(f"the part of rank {rank} is missing from {shard.staging}")
             merged.update(wanted)
         return merged
 

@@ -47,10 +47,10 @@ class Pool:
     Args:
         driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
-        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
+        autoscaling: whether the cluster may still grow. Then a group that does not fit now waits instead of being refused.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: where the driver listens for reports; None if they can only go through Ray.
-        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
+        reserve_after_s: after a group has waited this long, free resources on its nodes are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
         preempt_after_s: how long a group runs at least before it has to make room for another experiment.

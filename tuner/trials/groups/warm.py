@@ -13,7 +13,7 @@ _ASK_AGAIN_S = 0.25  # seconds that a group is kept for the experiment that has 
 
 
 class WarmGroups:
-    """Groups that are *idle*, for whoever is next, or *kept* for a moment for the experiment that has just used them.
+    """Groups that are *idle*, so that any segment may take them, or *kept* briefly for the experiment that has just used them.
 
     Args:
         idle_timeout_s: how long a group may be idle.
@@ -57,7 +57,7 @@ class WarmGroups:
         return [group for group in self.idle if group not in useful]
 
     def keep(self, group: Group, unclaimed: Callable[[Group], object]) -> None:
-        """Keep a group for a moment for the experiment that has just used it. Call `unclaimed` if it does not take it."""
+        """Keep a group briefly for the experiment that has just used it. If the experiment does not take it, call `unclaimed`."""
         self._kept[group] = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, unclaimed, group)
 
     def take_kept(self, experiment: str, key: Key) -> Group | None:

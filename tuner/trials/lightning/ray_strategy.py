@@ -331,7 +331,7 @@ def _pickled(job: _Job) -> bytes:
                 "a compiled module cannot be sent to the workers; give fit the module itself and compile in its configure_model, "
                 "as in self.net = torch.compile(self.net)"
             ) from error
-        culprits = ", ".join(_culprits(job)) or "something that the Trainer refers to"
+        culprits = ", ".join(_culprits(job)) or "an object that the Trainer refers to"
         raise EntrypointError(f"{culprits} cannot be sent to the workers: {type(error).__name__}: {error}") from error
 
 

@@ -317,7 +317,7 @@ def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Mark training restored between epochs as not restarting; with `max_steps` Lightning believes that it does."""
+    """Mark training that was restored between epochs as not restarting: with `max_steps`, Lightning assumes that it is."""
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 

@@ -57,7 +57,7 @@ def landmarks(trainer: Any) -> dict[str, Any]:
 def collect(
     trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
 ) -> Returned:
-    """Collect the results on a worker after the method has returned. `known`: the landmarks from before it ran."""
+    """Collect the results on a worker after the method has returned. `known`: the `landmarks` from before the method ran."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
     return Returned(
@@ -75,11 +75,11 @@ def collect(
 
 
 def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
-    """Return what is sent unchanged: name of a thing -> attribute -> value.
+    """Return the attributes that are sent unchanged, as name of an object -> attribute -> value.
 
     "callbacks" has the Trainer's callbacks in order, including those of the module's `configure_callbacks`, which
-    were added on the worker. "layers" has what the module created in `setup` or `configure_model`, but nothing of a
-    sharded module, which is in pieces here.
+    were added on the worker. "layers" has the layers that the module created in `setup` or `configure_model`. It is empty
+    for a sharded module, since each worker has only a part of it.
     """
     carried = ("callback ", "logger ", "profiler")
     return {

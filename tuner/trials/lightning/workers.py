@@ -182,7 +182,7 @@ class Workers:
         self._actors = [actors[index] for index in order]
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
-        """Return what each rank returned, by rank.
+        """Return the results of the ranks, by rank.
 
         An error of a rank is raised unchanged, with a note that names the rank.
         """

@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class MetricWarnings:
-    """Warns on stderr, once for each metric, that its value was unusual, and how it was reported.
+    """Warns on stderr of unusual values, once for each metric, and says how the value was reported.
 
-    objective: the metric for which None means NaN. said: the metrics that were warned about.
+    objective: the metric for which None means NaN. said: the metrics that already had a warning.
     """
 
     objective: str | None = None
@@ -30,7 +30,7 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
     """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
     Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric that is None is left out, or
-    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. warnings: warns of
+    becomes NaN if it is the objective. For any other value, raise TypeError with the key. warnings: if given, it warns of
     metrics that are None or arrays with dimensions.
     """
     flat: dict[str, float] = {}

@@ -23,15 +23,15 @@ KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weight
 def load_weights(
     checkpoint: Checkpoint | None, *, file: str | None = None, key: str | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in a checkpoint, on the CPU: name -> tensor. Nothing but tensors and plain values is unpickled.
+    """Return the weights in a checkpoint, on the CPU: name -> tensor. Only tensors and plain values are unpickled.
 
     Args:
-        checkpoint: such as `result.best_checkpoint`.
-        file: the file that has them. By default the only one whose name ends as files with weights do.
-        key: what they are called in that file. By default what is usual, such as "model" or "state_dict".
+        checkpoint: a checkpoint such as `result.best_checkpoint`.
+        file: the file with the weights. By default, the only one with a usual suffix such as ".pt".
+        key: the key of the weights in that file. By default, a usual one such as "model" or "state_dict".
 
     Raises:
-        CheckpointError: they cannot be found, or are not tensors. The message says what there is.
+        CheckpointError: the weights cannot be found, or are not tensors. The message lists the files or keys that exist.
     """
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
@@ -39,29 +39,25 @@ def load_weights(
         name = file or _only_file(checkpoint, folder)
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
-            raise CheckpointError(f"there is no file {name} in {checkpoint.path}: {', '.join(_files(folder))}")
+            raise CheckpointError(f"no file {name} in {checkpoint.path}; it has {', '.join(_files(folder))}")
         saved = _read(path)
     found = _weights(saved, key)
     if found is None:
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        asked = (
-            f"{key!r} is not a mapping of names to tensors"
-            if key
-            else "no part of it looks like weights: name it as key"
-        )
+        asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass the key"
         raise CheckpointError(f"{name} of {checkpoint.path}: {asked}; it has {known}")
     wrapped = all(part.startswith("module.") for part in found)  # as DistributedDataParallel names them
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
 
 
 def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
-    """Load the weights of a checkpoint into a model, and return it, ready to predict: `eval()` has been called.
+    """Load the weights of a checkpoint into a model, switch the model to `eval()`, and return it.
 
     ``model = tuner.torch.load_model(result.best_checkpoint, Net(**result.best_config))``
 
     Args:
-        checkpoint: such as `result.best_checkpoint`.
-        model: a model as it was trained.
+        checkpoint: a checkpoint such as `result.best_checkpoint`.
+        model: a model of the same architecture.
         file: as for `load_weights`.
         key: as for `load_weights`.
 
@@ -82,7 +78,7 @@ def _read(path: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} has more than tensors and plain values, so it is not loaded here: load it yourself with torch.load"
+            f"{path} has more than tensors and plain values, so it is not loaded; if you trust it, call torch.load yourself"
         ) from error
 
 
@@ -111,5 +107,7 @@ def _only_file(checkpoint: Checkpoint, folder: str) -> str:
     files = _files(folder)
     found = [name for name in files if name.endswith(SUFFIXES)]
     if len(found) != 1:
-        raise CheckpointError(f"name the file with the weights of {checkpoint.path}, as file=...: {', '.join(files)}")
+        raise CheckpointError(
+            f"cannot tell which file of {checkpoint.path} has the weights; pass file=, one of {', '.join(files)}"
+        )
     return found[0]

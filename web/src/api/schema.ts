@@ -1169,7 +1169,7 @@ export interface components {
             lease: string;
             /**
              * Lease S
-             * @description seconds without a word from the agent after which the lease ends
+             * @description seconds without a call from the agent after which the lease ends
              */
             lease_s: number;
             /**
@@ -1213,10 +1213,10 @@ export interface components {
             };
             /**
              * Iteration
-             * @description reports that the trial has behind it at its checkpoint; 0 without one
+             * @description number of reports that the trial had made at its checkpoint; 0 without one
              */
             iteration: number;
-            /** @description what to continue from; null: start from the beginning */
+            /** @description the checkpoint to continue from; null: start from the beginning */
             checkpoint: components["schemas"]["StartCheckpoint"] | null;
             /**
              * Next Milestone
@@ -1225,7 +1225,7 @@ export interface components {
             next_milestone: number | null;
             /**
              * Seed
-             * @description of the experiment
+             * @description the seed of the experiment
              */
             seed: number;
             /**
@@ -1235,12 +1235,12 @@ export interface components {
             metric: string;
             /**
              * Entrypoint
-             * @description what the experiment names for its agents
+             * @description the entrypoint of the experiment, if it names one
              */
             entrypoint: string | null;
             /**
              * Storage
-             * @description where the driver deletes checkpoints that are not needed any more
+             * @description the place in which the driver deletes checkpoints when they expire
              */
             storage: string;
             /**
@@ -1257,12 +1257,12 @@ export interface components {
             stop_grace_s: number;
             /**
              * Hang Timeout S
-             * @description seconds without a report that the user calls a hang
+             * @description seconds without a report that count as a hang
              */
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description reports between checkpoints that the user asks for
+             * @description reports between the checkpoints that the user wants
              */
             checkpoint_every: number | null;
             /**
@@ -1272,7 +1272,7 @@ export interface components {
             checkpoint_at_milestones: boolean;
             /**
              * Checkpoint At End
-             * @description whether the user wants one at the end
+             * @description whether the user wants a checkpoint at the end
              */
             checkpoint_at_end: boolean;
         };
@@ -1987,7 +1987,7 @@ export interface components {
             seq: number;
             /**
              * Trial Number
-             * @description the number of that trial
+             * @description the number of the trial that it is about
              */
             trial_number: number | null;
             /**
@@ -2202,7 +2202,7 @@ export interface components {
              * @description exp_...
              */
             id: string;
-            /** @description where it is in its life */
+            /** @description the state of the experiment */
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
@@ -2216,7 +2216,7 @@ export interface components {
             project: string;
             /**
              * Last Event Seq
-             * @description the place in the log up to which this is true
+             * @description the number of the newest log entry that this answer takes into account
              */
             last_event_seq: number;
             /**
@@ -2231,12 +2231,12 @@ export interface components {
             gpu_hours: number;
             /**
              * Gpu Hours Saved
-             * @description GPU hours that its stopped trials would have used besides, at their own pace, until max_t
+             * @description GPU hours that its stopped trials would have used to go on to max_t, each at its own pace
              */
             gpu_hours_saved: number;
             /**
              * Cpu Hours
-             * @description CPU hours that its trials have held, as of its newest event
+             * @description CPU hours that were reserved for its trials, as of its newest event
              */
             cpu_hours: number;
             /**
@@ -2272,12 +2272,12 @@ export interface components {
             revision: number;
             /**
              * Archived At
-             * @description when it was archived; null: it is not
+             * @description when it was archived; null if it is not archived
              */
             archived_at: string | null;
             /**
              * Thinned At
-             * @description when most points of its curves were deleted, which TUNER_POINT_DAYS asks for; it can no longer be continued or replayed; null: it has all of them
+             * @description when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
              */
             thinned_at: string | null;
             /**
@@ -2352,19 +2352,19 @@ export interface components {
             };
             /**
              * Space Revision
-             * @description how often users have changed the space; trials say which one they are from
+             * @description number of changes of the space by users; a trial has the revision of its own space
              */
             space_revision: number;
             /**
              * Former Spaces
-             * @description the spaces before the present one, the first one first
+             * @description the earlier spaces, oldest first
              */
             former_spaces: {
                 [key: string]: unknown;
             }[];
             /**
              * Assumed
-             * @description the values that new parameters are taken to have had in trials of the spaces without them
+             * @description new parameter -> the value that it is assumed to have had in trials of earlier spaces
              */
             assumed: {
                 [key: string]: unknown;
@@ -2572,7 +2572,7 @@ export interface components {
             metric: string;
             /**
              * Time
-             * @description when the newest event was; null before the first
+             * @description the time of the newest event; null before the first
              */
             time: string | null;
             /** @description its expected end; null if it has ended or it is too early to tell */
@@ -3084,7 +3084,7 @@ export interface components {
             items: components["schemas"]["Neighbour"][];
             /**
              * Left Out
-             * @description trials that were not compared; at most 10,000 are: the best, and others of all ranks
+             * @description number of trials that were not compared, because at most 10,000 are
              */
             left_out: number;
         };
@@ -3500,7 +3500,7 @@ export interface components {
             };
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             * @description whether it ran in the worker processes of a finished trial; null before it started
              */
             warm: boolean | null;
             /**
@@ -3521,7 +3521,7 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description when its ranks were gone
+             * @description when all its ranks had ended
              */
             ended_at: string | null;
             /**
@@ -3531,7 +3531,7 @@ export interface components {
             outcome: string | null;
             /**
              * Held S
-             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
              */
             held_s: number | null;
         };
@@ -3575,7 +3575,7 @@ export interface components {
             source_ordinal: number | null;
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             * @description whether it ran in the worker processes of a finished trial; null before it started
              */
             warm: boolean | null;
             /**
@@ -3596,7 +3596,7 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description when its ranks were gone
+             * @description when all its ranks had ended
              */
             ended_at: string | null;
             /**
@@ -3606,7 +3606,7 @@ export interface components {
             outcome: string | null;
             /**
              * Held S
-             * @description of startup_s, the seconds in which it had room on the cluster; before that it waited. null: not known
+             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
              */
             held_s: number | null;
             /**
@@ -3714,7 +3714,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description what its agent has passed as its URI
+             * @description the URI that the agent that saved it has reported
              */
             uri: string;
             /**
@@ -3920,7 +3920,7 @@ export interface components {
              * @description counts the trials of the experiment from 0
              */
             number: number;
-            /** @description where the trial is in its life */
+            /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
@@ -3958,7 +3958,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -3992,7 +3992,7 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description what its start waits for, in words; null if it does not wait
+             * @description why it has not started yet, in words; null if it is not waiting
              */
             waiting: string | null;
             /** @description the newest usable checkpoint */
@@ -4054,7 +4054,7 @@ export interface components {
              * @description counts the trials of the experiment from 0
              */
             number: number;
-            /** @description where the trial is in its life */
+            /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
@@ -4092,7 +4092,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the search space that its configuration is from: 0 is the first one, plus 1 for each change by PATCH
+             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4126,7 +4126,7 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description what its start waits for, in words; null if it does not wait
+             * @description why it has not started yet, in words; null if it is not waiting
              */
             waiting: string | null;
             /** @description the newest usable checkpoint */
@@ -4261,7 +4261,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description since the previous sample, or the segment's start; 100 is one core
+             * @description CPU use since the previous sample, or the segment's start; 100 is one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4281,7 +4281,7 @@ export interface components {
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how busy its GPUs were, with all their processes
+             * @description the share of time that its GPUs were busy, in per cent
              */
             gpu_percent: (number | null)[];
         };
@@ -5126,7 +5126,7 @@ export interface components {
         NewToken: {
             /**
              * Name
-             * @description who or what it is for; the audit trail shows it
+             * @description the person or program that will use it; the audit trail shows it
              */
             name: string;
             /**
@@ -5304,7 +5304,7 @@ export interface components {
             } | null;
             /**
              * Assume
-             * @description for each new parameter the value that it had in the trials so far, by its path; null leaves their results out of the search
+             * @description path of a new parameter -> the value that it had in the trials so far; null excludes their results from the search
              * @default null
              * @example {
              *       "dropout": 0
@@ -5445,7 +5445,7 @@ export interface components {
             agent: string | null;
             /**
              * Request
-             * @description a name for this request: if it is sent again because its answer was lost, it gets the same trial
+             * @description a name for this request; a repeated request with the same name gets the same trial
              * @default null
              * @example gpu-7-0001
              */
@@ -5458,7 +5458,7 @@ export interface components {
             wait_s: number;
             /**
              * Lease S
-             * @description seconds without a word from the agent after which its trial is started again
+             * @description seconds without a call from the agent after which its trial is started again
              * @default 60
              */
             lease_s: number;
@@ -5495,7 +5495,7 @@ export interface components {
         };
         /**
          * EarlierReport
-         * @description A report that the agent has not waited for.
+         * @description A report for which the agent did not wait for a verdict.
          */
         EarlierReport: {
             /**
@@ -5627,7 +5627,7 @@ export interface components {
         };
         /**
          * AgentLog
-         * @description A piece of what a trial has printed.
+         * @description A piece of a trial's output.
          */
         AgentLog: {
             /**
@@ -5644,7 +5644,7 @@ export interface components {
             data: string | null;
             /**
              * Start
-             * @description offset of its first byte, so that a piece may be sent again; null: it follows
+             * @description offset of its first byte, for repeated pieces; null: after the previous piece
              * @default null
              */
             start: number | null;
@@ -8053,7 +8053,7 @@ export interface operations {
                 segment?: number | null;
                 /** @description only this many lines at the end of each log */
                 tail?: number | null;
-                /** @description only what follows this byte; pass `end` of the previous answer */
+                /** @description return only the part after this byte; pass `end` of the previous answer */
                 offset?: number | null;
                 /** @description at most this many bytes of each log */
                 limit?: number;

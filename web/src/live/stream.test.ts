@@ -85,6 +85,18 @@ describe("the stream", () => {
     expect(states).toEqual(["connecting", "live"]);
   });
 
+  it("hands the first change after a pause over at once, and holds the next ones back", () => {
+    newest().open();
+    newest().send({ seq: 8 });
+    vi.advanceTimersByTime(0);
+    expect(batches).toEqual([[8]]);
+    newest().send({ seq: 9 });
+    vi.advanceTimersByTime(249);
+    expect(batches).toEqual([[8]]);
+    vi.advanceTimersByTime(1);
+    expect(batches).toEqual([[8], [9]]);
+  });
+
   it("goes on behind the last change after the connection is refused, ever more slowly", () => {
     newest().open();
     newest().send({ seq: 11 });

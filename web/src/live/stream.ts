@@ -15,6 +15,7 @@ export interface StreamHandlers {
   onState: (state: StreamState) => void;
 }
 
+/** The time between two batches. The first change after a longer pause is handed over at once. */
 const BATCH_MS = 250;
 const RETRY_MS = [1000, 2000, 5000, 10_000];
 
@@ -23,6 +24,7 @@ export class Stream {
   private batch: Changes[] = [];
   private batchTimer: ReturnType<typeof setTimeout> | undefined;
   private retryTimer: ReturnType<typeof setTimeout> | undefined;
+  private flushedAt = -Infinity;
   private retries = 0;
   private closed = false;
   private readonly url: (after: number) => string;
@@ -86,11 +88,12 @@ export class Stream {
       return;
     }
     this.batch.push(changes);
-    this.batchTimer ??= setTimeout(this.flush, BATCH_MS);
+    this.batchTimer ??= setTimeout(this.flush, Math.max(0, this.flushedAt + BATCH_MS - performance.now()));
   };
 
   private readonly flush = (): void => {
     this.batchTimer = undefined;
+    this.flushedAt = performance.now();
     const batch = this.batch;
     this.batch = [];
     if (batch.length > 0 && !this.closed) this.handlers.onChanges(batch);
