@@ -24,6 +24,7 @@ NOBODY = "http://127.0.0.1:9"  # nothing listens there
 
 WORDS = {
     "target": "math:sqrt",
+    "predictor": "math:sqrt",
     "url": "https://example.com/hook",
     "events": "experiment.completed",
     "param": "lr=uniform(0,1)",

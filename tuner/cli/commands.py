@@ -564,6 +564,40 @@ def export_model(
     print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input))
 
 
+@app.command("serve-model", cls=OnService)
+def serve_model(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    predictor: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py:CLASS or module:Class: __init__(self, checkpoint, config) and predict(self, inputs)"
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(help="address to bind; any address but loopback needs --token-file")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to bind; 0 picks a free one")] = 0,
+    token_file: Annotated[Path | None, typer.Option(help="a file with the token that callers must send")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="processes that hold the model")] = 1,
+    num_cpus: Annotated[float, typer.Option(min=0, help="CPUs of each")] = 1.0,
+    num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each")] = 0.0,
+    ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    without_ray: Annotated[bool, typer.Option("--without-ray", help="hold the model in this process")] = False,
+) -> None:
+    """Put the best checkpoint of an experiment behind HTTP, until Ctrl-C.
+
+    POST /predict, GET /info, GET /healthz, and POST /rollout, which puts a better checkpoint in its place.
+    """
+    from tuner.cli import serving
+
+    token = None if token_file is None else token_file.read_text().strip()
+    if without_ray:
+        serving.serve_in_process(_settings(), experiment, predictor, host, port, token)
+    else:
+        cluster = {"ray_address": ray_address, "num_replicas": replicas, "num_cpus": num_cpus, "num_gpus": num_gpus}
+        serving.serve_on_ray(_settings(), experiment, predictor, host=host, port=port, token=token, **cluster)
+
+
 imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)
 app.add_typer(imports, name="import")
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
 from tuner.cli.run import imported
+from tuner.names import printable
 from tuner.sdk.result import Result
+from tuner.settings import Settings
 
 
 def export_model(
@@ -24,3 +33,34 @@ def export_model(
         formats=formats,
         example_input=example() if callable(example) else example,
     )
+
+
+def serve_on_ray(settings: Settings, experiment: str, predictor: str, **options: Any) -> None:
+    """Serve the best model of an experiment with Ray Serve until Ctrl-C or SIGTERM."""
+    from tuner.serving.ray_serve import deployment, finder  # loads Ray
+
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with deployment(finder(experiment, settings), imported(predictor), **options) as deployed:
+        signal.signal(signal.SIGINT, lambda *_: ended.set())
+        _announce(experiment, deployed.url)
+        while not ended.wait(1):  # a signal handler runs only between waits
+            pass
+
+
+def serve_in_process(
+    settings: Settings, experiment: str, predictor: str, host: str, port: int, token: str | None
+) -> None:
+    """Serve the best model of an experiment from this process until Ctrl-C or SIGTERM."""
+    from tuner.serving.ray_serve import check_host, finder, in_process
+
+    check_host(host, token)
+    app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
+    with socket.create_server((host, port)) as listening:
+        _announce(experiment, f"http://{host}:{listening.getsockname()[1]}")
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+
+
+def _announce(experiment: str, url: str) -> None:
+    print(f"the best model of {printable(experiment)} answers at {url}/predict; Ctrl-C ends it", flush=True)

@@ -1,0 +1,77 @@
+"""The HTTP side of a deployment: a FastAPI application over `Rollouts`."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Response
+from pydantic import BaseModel
+
+from tuner import __version__
+from tuner.serving.rollouts import RolloutFailed, Rollouts
+
+log = logging.getLogger(__name__)
+
+
+class Inputs(BaseModel):
+    """The body of POST /predict."""
+
+    inputs: Any
+
+
+def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> FastAPI:
+    """Return the application.
+
+    Args:
+        rollouts: returns the models. It is called with each request.
+        token: what callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: nothing.
+    """
+
+    async def checked(authorization: Annotated[str, Header()] = "") -> None:
+        if token is not None and not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    app = FastAPI(title="tuner serve-model", version=__version__)
+    needs_token = [Depends(checked)]
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        return {"status": "ok", "version": rollouts().current.release.version}
+
+    @app.get("/info", dependencies=needs_token)
+    async def info() -> dict[str, Any]:
+        """Say where the model comes from: experiment, trial, metric, value, version."""
+        return rollouts().info()
+
+    @app.post("/predict", dependencies=needs_token)
+    async def predict(body: Inputs) -> Response:
+        """Call `predict(inputs)` of the predictor."""
+        try:
+            outputs, version = await rollouts().predict(body.inputs)
+            content = json.dumps({"outputs": outputs, "version": version}, allow_nan=False)
+        except ValueError as error:
+            raise HTTPException(422, _cause(error)) from error
+        except Exception as error:
+            log.warning("a prediction failed", exc_info=True)
+            raise HTTPException(500, _cause(error)) from error
+        return Response(content, media_type="application/json")
+
+    @app.post("/rollout", dependencies=needs_token)
+    async def rollout() -> dict[str, Any]:
+        """Put the best checkpoint of the experiment, as it is now, in the place of the model. Answer when it is done."""
+        try:
+            return await rollouts().roll_out()
+        except RolloutFailed as error:
+            raise HTTPException(502, str(error)) from error
+
+    return app
+
+
+def _cause(error: Exception) -> str:
+    """Return the error of the user's code. Ray wraps it in one of its own."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {cause}"

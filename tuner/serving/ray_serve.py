@@ -1,0 +1,361 @@
+"""`tuner.serving.deployment`: the best checkpoint of a search behind Ray Serve.
+
+Each release is an application of Ray Serve of its own, `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and
+passes inputs on to the newest release that runs. It keeps no state: if its process dies, the next one asks Ray Serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+from fastapi import FastAPI
+
+from tuner.api.auth import is_here
+from tuner.client.synchronous import connect as connect_to_service
+from tuner.driver.hosts import cluster
+from tuner.errors import NotFound, SpecError, TunerError
+from tuner.experiment.usecases import id_of
+from tuner.names import with_extra
+from tuner.sdk.result import Result
+from tuner.serving.ingress import application
+from tuner.serving.origin import Origin, origin
+from tuner.serving.rollouts import Find, InProcess, Model, Release, Rollouts, Running
+from tuner.settings import Settings
+from tuner.store import Store
+
+POLL_S = 0.1
+PATIENCE_S = 5.0
+"""Seconds for which a rollout tries to reach a service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of each replica of a model."""
+
+    num_replicas: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    runtime_env: Mapping[str, Any] | None = None
+    timeout_s: float = 600.0  # a release that is not ready by then has failed
+
+
+def finder(experiment: str, settings: Settings) -> Find:
+    """Return a function that any process of this machine can call, to find the best checkpoint of an experiment as it is now.
+
+    It asks the service if the settings name one, else the database. It raises NotFound at once if there is no such
+    experiment.
+    """
+    if settings.address is None:
+        with Store.open(settings.database_url, synchronous=settings.durability) as store:
+            store.migrate()
+            found = id_of(store, experiment)
+        if not found.startswith("exp_"):
+            raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
+        return functools.partial(_best_here, settings.database_url, found)
+    return functools.partial(_best_there, settings.address, settings.token, experiment)
+
+
+def _best_here(database_url: str, experiment_id: str) -> Origin:
+    with Store.open(database_url) as store:
+        return origin(Result.load(store, experiment_id))
+
+
+def _best_there(address: str, token: str | None, experiment: str) -> Origin:
+    with connect_to_service(address, token=token, patience_s=PATIENCE_S) as client:
+        return origin(client.experiment(experiment).result())
+
+
+class Deployment:
+    """A model that answers over HTTP. `close` ends it, and what was started for it; so does the end of a `with` block."""
+
+    def __init__(self, name: str, url: str, ending: contextlib.ExitStack) -> None:
+        self.name, self.url = name, url
+        self._ending = ending
+
+    def wait(self) -> None:
+        """Wait for Ctrl-C."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600)
+
+    def close(self) -> None:
+        self._ending.close()
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Deployment({self.name!r} at {self.url})"
+
+
+def deployment(
+    experiment: str | Find,
+    predictor: Callable[..., Any],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    name: str = "tuner-model",
+    route_prefix: str = "/",
+    num_replicas: int = 1,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
+    runtime_env: Mapping[str, Any] | None = None,
+    timeout_s: float = 600.0,
+    ray_address: str | None = None,
+) -> Deployment:
+    """Put the best checkpoint of an experiment behind Ray Serve, and return once it answers.
+
+        class Digits:
+            def __init__(self, checkpoint, config):
+                self.model = tuner.torch.load_model(checkpoint, Net(config["width"]))
+
+            def predict(self, inputs):
+                return self.model(torch.tensor(inputs)).argmax(1)
+
+        with tuner.serving.deployment("digits", Digits) as deployed:
+            print(httpx.post(f"{deployed.url}/predict", json={"inputs": images}).json())
+
+    `POST /predict` calls `predict`, `GET /info` says where the model comes from, `GET /healthz` answers when it is ready, and
+    `POST /rollout` puts the best checkpoint as it is then in its place. The old model answers until the new one is ready,
+    and stays if the new one fails. So for the time of a rollout both need their resources.
+
+    Args:
+        experiment: ``exp_...``, or its name, in this home's database or on the service of TUNER_ADDRESS; or a function that
+            returns an `Origin`, and is called again for each rollout.
+        predictor: a class as above. It gets the checkpoint and the configuration.
+        host: the address to listen on. Anything but loopback needs a token.
+        port: 0 picks a free one.
+        token: what callers must send, as ``Authorization: Bearer TOKEN``.
+        name: the name of the application of Ray Serve.
+        route_prefix: the path under which it answers.
+        num_replicas: how many processes hold the model.
+        num_cpus: the CPUs of each.
+        num_gpus: the GPUs of each.
+        runtime_env: Ray's runtime environment of each.
+        timeout_s: a model that is not ready after this many seconds has failed.
+        ray_address: a Ray cluster. None: the Ray that this process is connected to, else a private one on this machine. If
+            Ray Serve runs there already, its host and port are used.
+
+    Raises:
+        NotFound: there is no such experiment.
+        CheckpointError: it has no best checkpoint.
+        TunerError: Ray Serve is not installed, or the predictor failed.
+    """
+    check_host(host, token)
+    settings = Settings.from_env()
+    find = finder(experiment, settings) if isinstance(experiment, str) else experiment
+    first = Release(1, find())
+    serve = _serve()
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    by_value(predictor)
+    options = Options(
+        num_replicas=num_replicas, num_cpus=num_cpus, num_gpus=num_gpus, runtime_env=runtime_env, timeout_s=timeout_s
+    )
+    with contextlib.ExitStack() as stack:
+        if cluster.connect(ray_address or settings.ray_address):
+            stack.callback(importlib.import_module("ray").shutdown)
+        if not _serve_runs():
+            port = port or _free_port(host)
+            serve.start(http_options={"host": host, "port": port})
+            stack.callback(serve.shutdown)
+            root = f"http://{host}:{port}"
+        else:
+            root = importlib.import_module("ray.serve.context")._get_global_client().root_url
+        stage = OnServe(name, predictor, options)
+        stack.callback(stage.end_all)
+        asyncio.run(stage.up(first))
+        made = serve.deployment(serve.ingress(build)(Ingress)).options(
+            name="ingress", ray_actor_options={"num_cpus": 0, "resources": _this_node()}, max_constructor_retry_count=3
+        )
+        bound = made.bind(name, find, predictor, options, token)
+        stack.callback(stage.end, name)
+        serve.run(bound, name=name, route_prefix=route_prefix)
+        return Deployment(name, root + route_prefix.rstrip("/"), stack.pop_all())
+
+
+def _serve() -> Any:
+    """Return the module `ray.serve`, which needs an extra."""
+    try:
+        return importlib.import_module("ray.serve")
+    except ImportError as error:
+        raise TunerError(
+            f"Ray Serve is not installed: {with_extra('serve')}. `tuner serve-model --without-ray` needs no extra ({error})"
+        ) from error
+
+
+def _serve_runs() -> bool:
+    """Return whether Ray Serve runs on the cluster that this process is connected to."""
+    ray = importlib.import_module("ray")
+    with contextlib.suppress(ValueError):
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+        return True
+    return False
+
+
+def _this_node() -> dict[str, float]:
+    """Return a resource that only this node has: the database may be a file on it."""
+    ray = importlib.import_module("ray")
+    return {f"node:{ray.util.get_node_ip_address()}": 0.001}
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as one:
+        one.bind((host, 0))
+        return int(one.getsockname()[1])
+
+
+def check_host(host: str, token: str | None) -> None:
+    """Raise SpecError if others could reach a model without a token."""
+    if token is None and not is_here(host):
+        raise SpecError(f"other machines can reach {host}: pass a token that callers must send", "/token")
+
+
+def by_value(predictor: Callable[..., Any]) -> None:
+    """Send the predictor's module with it, unless it is installed: other processes may not find it."""
+    module = sys.modules.get(getattr(predictor, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ == "__main__":
+        return
+    installed = [os.path.realpath(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
+    if not any(os.path.realpath(file).startswith(path + os.sep) for path in installed):
+        cloudpickle.register_pickle_by_value(module)
+
+
+class OnServe:
+    """Models as applications of Ray Serve."""
+
+    def __init__(self, name: str, predictor: Callable[..., Any], options: Options) -> None:
+        self._name, self._predictor, self._options = name, predictor, options
+
+    async def up(self, release: Release) -> Running:
+        return await asyncio.to_thread(self._up, release)
+
+    def _up(self, release: Release) -> Running:
+        serve = _serve()
+        app = f"{self._name}-v{release.version}"
+        options = self._options
+        environment = {"runtime_env": dict(options.runtime_env)} if options.runtime_env else {}
+        made = serve.deployment(Model).options(
+            name="model",
+            num_replicas=options.num_replicas,
+            ray_actor_options={"num_cpus": options.num_cpus, "num_gpus": options.num_gpus, **environment},
+            max_constructor_retry_count=1,
+        )
+        target = serve.RunTarget(made.bind(release, self._predictor), name=app, route_prefix=None)
+        try:
+            serve.run_many([target], wait_for_applications_running=False)
+            self._wait(app)
+            return _OnServe(release, serve.get_app_handle(app))
+        except BaseException:
+            self.end(app)
+            raise
+
+    def _wait(self, app: str) -> None:
+        serve = _serve()
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            found = serve.status().applications.get(app)
+            state = "NOT_STARTED" if found is None else str(found.status.value)
+            if state == "RUNNING":
+                return
+            if found is not None and state in ("DEPLOY_FAILED", "UNHEALTHY"):
+                raise TunerError(_why(found))
+            if time.monotonic() > deadline:
+                raise TunerError(f"it is not ready after {self._options.timeout_s:g} s: {state}. {_why(found)}")
+            time.sleep(POLL_S)
+
+    async def down(self, running: Running) -> None:
+        await asyncio.to_thread(self.end, f"{self._name}-v{running.release.version}")
+
+    def end(self, app: str) -> None:
+        with contextlib.suppress(Exception):  # Ray Serve may have ended
+            _serve().delete(app)
+
+    def end_all(self, keep: int | None = None) -> None:
+        """End every release but one."""
+        for version in self.versions():
+            if version != keep:
+                self.end(f"{self._name}-v{version}")
+
+    def versions(self, state: str | None = None) -> list[int]:
+        """Return the releases that are there, by default in any state, oldest first."""
+        prefix = f"{self._name}-v"
+        with contextlib.suppress(Exception):
+            return sorted(
+                int(app.removeprefix(prefix))
+                for app, found in _serve().status().applications.items()
+                if app.startswith(prefix) and app.removeprefix(prefix).isdigit() and state in (None, found.status.value)
+            )
+        return []
+
+    async def newest(self) -> Running:
+        """Return the newest release that runs."""
+        [*_, version] = await asyncio.to_thread(self.versions, "RUNNING")
+        handle = _serve().get_app_handle(f"{self._name}-v{version}")
+        return _OnServe(await handle.get_release.remote(), handle)
+
+
+def _why(status: Any) -> str:
+    """Return what Ray Serve says about a failure. Of a traceback, return the last line, which is the user's error."""
+    if status is None:
+        return ""
+    messages = [str(one.message) for one in status.deployments.values() if one.message] or [str(status.message)]
+    return "; ".join(
+        message.rstrip().splitlines()[-1].strip() if "Traceback" in message else message.strip() for message in messages
+    )
+
+
+class _OnServe:
+    def __init__(self, release: Release, handle: Any) -> None:
+        self.release = release
+        self._handle = handle
+
+    async def predict(self, inputs: Any) -> Any:
+        return await self._handle.predict.remote(inputs)
+
+
+_here: list[FastAPI] = []
+"""The application of the replica that this process is."""
+
+
+class Ingress:
+    """The replica of Ray Serve that answers HTTP."""
+
+    async def __init__(  # type: ignore[misc]
+        self, name: str, find: Find, predictor: Callable[..., Any], options: Options, token: str | None
+    ) -> None:
+        stage = OnServe(name, predictor, options)
+        current = await stage.newest()
+        await asyncio.to_thread(
+            stage.end_all, current.release.version
+        )  # a rollout ended with the process before this one
+        rollouts = Rollouts(find, stage, current)
+        _here[:] = [application(lambda: rollouts, token)]
+
+
+def build() -> FastAPI:
+    """Return the application of this process. Ray Serve calls this after the constructor of `Ingress`."""
+    return _here[0]
+
+
+async def in_process(find: Find, predictor: Callable[..., Any], token: str | None = None) -> FastAPI:
+    """Return an application that holds the model in this process, without Ray, for any ASGI server."""
+    rollouts = await Rollouts.start(find, InProcess(predictor))
+    return application(lambda: rollouts, token)

@@ -1,0 +1,170 @@
+"""Blue/green rollouts: the old model answers until the new one is ready, and stays if the new one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from tuner.errors import TunerError
+from tuner.serving.origin import Origin
+
+log = logging.getLogger(__name__)
+
+Find = Callable[[], Origin]
+"""A function that returns the best checkpoint of the experiment as it is now."""
+
+
+class Predictor(Protocol):
+    """The class that a user writes. It may also be asynchronous."""
+
+    def __init__(self, checkpoint: Any, config: dict[str, Any]) -> None: ...
+
+    def predict(self, inputs: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A model that was rolled out. Versions count from 1."""
+
+    version: int
+    origin: Origin
+    made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def info(self) -> dict[str, Any]:
+        """Return what `GET /info` answers."""
+        return {"version": self.version, "made_at": self.made_at.isoformat(), **self.origin.facts()}
+
+
+class Running(Protocol):
+    """A model that is ready to predict."""
+
+    release: Release
+
+    async def predict(self, inputs: Any) -> Any: ...
+
+
+class Stage(Protocol):
+    """A place where models run: this process, or Ray Serve."""
+
+    async def up(self, release: Release) -> Running:
+        """Return the model once it is ready. If it fails, raise, and leave nothing of it."""
+        ...
+
+    async def down(self, running: Running) -> None:
+        """End a model that gets no more inputs, after it has answered those that it has."""
+        ...
+
+
+class RolloutFailed(TunerError):
+    """The new model did not come up. The old one still answers."""
+
+
+class Rollouts:
+    """The model that answers, and how the next one takes its place."""
+
+    def __init__(self, find: Find, stage: Stage, current: Running) -> None:
+        self._find, self._stage = find, stage
+        self.current = current
+        self._newest = current.release.version  # also of those that failed, so that no version is used twice
+        self._one_at_a_time = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(cls, find: Find, stage: Stage) -> Rollouts:
+        """Bring up the first model. Raise what it raises."""
+        found = await asyncio.to_thread(find)
+        return cls(find, stage, await stage.up(Release(1, found)))
+
+    def info(self) -> dict[str, Any]:
+        return self.current.release.info()
+
+    async def predict(self, inputs: Any) -> tuple[Any, int]:
+        """Return the outputs, and the version of the model that they are from."""
+        running = self.current
+        return await running.predict(inputs), running.release.version
+
+    async def roll_out(self) -> dict[str, Any]:
+        """Put the best checkpoint in the place of the current one, unless it is the same. Return what changed, and the info.
+
+        Raises:
+            RolloutFailed: the best checkpoint cannot be found, or its model did not come up.
+        """
+        async with self._one_at_a_time:
+            old = self.current
+            try:
+                found = await asyncio.to_thread(self._find)
+                if found.checkpoint.path == old.release.origin.checkpoint.path:
+                    return {"changed": False, **self.info()}
+                self._newest += 1
+                self.current = await self._stage.up(Release(self._newest, found))
+            except Exception as error:
+                log.warning("the rollout failed; version %d still answers", old.release.version, exc_info=True)
+                raise RolloutFailed(
+                    f"version {old.release.version} still answers, since the new one failed: {type(error).__name__}: {error}"
+                ) from error
+            ending = asyncio.create_task(self._stage.down(old))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            return {"changed": True, **self.info()}
+
+
+class Model:
+    """A user's predictor with the release that it was made from. Ray Serve runs one in each replica."""
+
+    def __init__(self, release: Release, predictor: Callable[..., Any]) -> None:
+        self.release = release
+        self.predictor = predictor(release.origin.checkpoint, dict(release.origin.config))
+
+    async def predict(self, inputs: Any) -> Any:
+        """Return the outputs as values that JSON has."""
+        outputs = self.predictor.predict(inputs)
+        return as_json(await outputs if inspect.isawaitable(outputs) else outputs)
+
+    async def get_release(self) -> Release:
+        return self.release
+
+
+class InProcess:
+    """Models in this process, without Ray. Each gets one input at a time, in a thread."""
+
+    def __init__(self, predictor: Callable[..., Any]) -> None:
+        self._predictor = predictor
+
+    async def up(self, release: Release) -> Running:
+        return _InThread(await asyncio.to_thread(Model, release, self._predictor))
+
+    async def down(self, running: Running) -> None:
+        """Do nothing: the model ends with its last call."""
+
+
+class _InThread:
+    def __init__(self, model: Model) -> None:
+        self.release = model.release
+        self._model = model
+        self._one_at_a_time = asyncio.Lock()
+
+    async def predict(self, inputs: Any) -> Any:
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(lambda: asyncio.run(self._model.predict(inputs)))
+
+
+def as_json(value: Any) -> Any:
+    """Return tensors, arrays and numbers of NumPy as lists and numbers.
+
+    Raises:
+        TypeError: there is something else that JSON lacks.
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): as_json(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    raise TypeError(f"predict returned a {type(value).__name__}, which JSON does not have")
