@@ -155,9 +155,7 @@ class Admission:
         """
         heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
         for waiter in heads.values():
-            if self._autoscaling or not self._shares.room.holds(
-                waiter.gang
-            ):  # it does not fit yet, but a node may join
+            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that it fits may join
                 return waiter, ()
         stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
         for waiter in stuck:  # a pending group holds nothing yet

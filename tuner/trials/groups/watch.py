@@ -20,7 +20,7 @@ from tuner.trials.messages.protocol import NotReusable, Progress, RankError, Ran
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error, which takes seconds to arrive on a busy machine
+_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error; it arrives late on a busy machine
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
 # seconds for which no rank has to answer, since all may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0

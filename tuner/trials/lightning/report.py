@@ -170,9 +170,7 @@ class ReportCallback(Flavoured):
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if (
-            self._held_back and not self._begun
-        ):  # the objective was never logged: raise the error that lists the logged names
+        if self._held_back and not self._begun:  # the objective was never logged: report now to raise the error
             self._begun = self._due = True
         self._report_if_due(trainer)
 
