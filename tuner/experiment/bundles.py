@@ -72,8 +72,8 @@ class Bundles:
     def applied(self, data: Any) -> Any:
         """Return a spec with its bundle added to the ``py_modules`` of its runtime environment.
 
-        The bundle replaces an earlier bundle, such as that of a forked experiment. A spec without the field `bundle` is returned
-        unchanged, after a check that the bundles in its runtime environment still exist.
+        The bundle replaces an earlier bundle, such as that of a forked experiment. A spec without the field `bundle` is
+        returned unchanged, after a check that the bundles in its runtime environment still exist.
 
         Raises:
             SpecError: there is no such bundle.

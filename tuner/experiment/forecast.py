@@ -262,7 +262,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The improvements of the best value so far: the training done at each improvement, and the new score (higher is better)."""
+    """The improvements of the best value so far: the training done by each of them, and the score (higher is better)."""
 
     spec: Spec
     work: Sequence[float]

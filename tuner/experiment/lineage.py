@@ -60,8 +60,8 @@ def lineage(place: Place, segments: Segments) -> list[Link]:
 def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
     """Return the configurations of a lineage as JSON, oldest first, as a replay of PBT reads them.
 
-    Each item is ``{"iteration": ..., "params": {...}, "trial": ...}``. The params apply after this iteration, and `trial` is the
-    number of the trial that used them. To repeat what the search found, change to these params at these iterations.
+    Each item is ``{"iteration": ..., "params": {...}, "trial": ...}``. The params apply after this iteration, and `trial` is
+    the number of the trial that used them. To repeat what the search found, change to these params at these iterations.
     """
     held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
     found: list[dict[str, Any]] = []

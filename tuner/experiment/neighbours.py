@@ -17,7 +17,8 @@ from tuner.store import ExperimentRecord, Store, TrialRecord
 MAX_COMPARED = 10_000
 """The largest number of trials that are compared.
 
-If there are more trials, half of the compared trials are the best ones. The other half is spread evenly over the remaining trials.
+If there are more trials, half of the compared trials are the best ones. The other half is spread evenly over the remaining
+trials.
 """
 
 
@@ -26,8 +27,8 @@ class Neighbour:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
-    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. The value is
-    None if a trial does not have the parameter.
+    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. The value
+    is None if a trial does not have the parameter.
     """
 
     trial: TrialRecord
@@ -46,9 +47,9 @@ class Neighbours:
 def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbours:
     """Return the `count` trials of the experiment whose configurations are nearest to that of `trial`.
 
-    The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Different categories of
-    an unordered choice are as far apart as the ends of an axis. So are two configurations of which only one has a value for a
-    parameter. Configurations of earlier spaces of the experiment are converted to the present space, see `Revisions.carried`.
+    The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Along one axis, two
+    different categories of an unordered choice have the largest distance, and so do a value and a missing value.
+    Configurations of earlier spaces of the experiment are converted to the present space, see `Revisions.carried`.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -92,7 +93,7 @@ def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping
 
 
 def _place(parameter: Parameter, params: Mapping[str, Any]) -> float:
-    """Return the coordinate of a configuration along one axis, or NaN if it has no value there or a value outside the domain."""
+    """Return the coordinate of a configuration along one axis, or NaN if its value is missing or outside the domain."""
     if parameter.path not in params:
         return math.nan
     value = params[parameter.path]

@@ -66,7 +66,7 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 
 
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
-    """Return the smallest known bound on the GPU hours: all trials in full, the budget, the time limit, or the GPU-hour limit."""
+    """Return the smallest known bound on the GPU hours: all trials in full, the budget, the time limit, or `gpu_hours`."""
     scaling, limits = spec.scaling, spec.limits
     gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
     bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]

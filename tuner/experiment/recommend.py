@@ -72,8 +72,8 @@ class Recommendation:
     """A recommendation, and what it is based on.
 
     Attributes:
-        best: among the options that save training and lose at most 5 % on average, the option that saves the most; None if there
-            is none.
+        best: among the options that save training and lose at most 5 % on average, the option that saves the most; None if
+            there is none.
         options: all options, ordered by the training that they save, largest first.
         left_out: name of an experiment -> why it could not be replayed.
         summary: the outcome in one sentence.

@@ -500,7 +500,7 @@ def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None
 
 
 def _check_for_agents(model: _Written, code: str | None, errors: Errors) -> None:
-    """Check a spec for agents, which bring their own code. The entrypoint of such a spec is a name that the agents understand."""
+    """Check a spec for agents, which bring their own code. The entrypoint in such a spec is a name that the agents know."""
     given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
     if given or code:
         what = given[0] if given else "command"

@@ -29,8 +29,8 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
     Args:
         space: the search space.
         mode: "min" or "max".
-        records: (flat params, value) of each result. A result is left out if its value is not finite, or if a param lies outside
-            its domain in the space, which a user may have changed.
+        records: (flat params, value) of each result. A result is left out if its value is not finite, or if a param lies
+            outside its domain in the space, which a user may have changed.
 
     Returns:
         path -> share. It is {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not
