@@ -73,7 +73,7 @@ class Proposer(Searcher):
         return self._unrepeated(suggestion, number, trials)
 
     def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
-        """If the suggestion repeats an earlier trial, draw again, up to REDRAWS times. If all draws are repeats, add a note."""
+        """Draw again if the suggestion repeats an earlier trial, up to REDRAWS times. Add a note if all draws are repeats."""
         self._seen.sync(trials)
         first = self._seen.first(suggestion.params)
         exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
