@@ -137,7 +137,7 @@ class Decider:
         return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
-        """Start the proposed trial. If users have enqueued trials meanwhile, start those first and ask the searcher again."""
+        """Start the proposed trial. If users have enqueued trials, those start first, and the searcher is asked again."""
         (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)
         if event.params is None or self.experiment.queue or outdated:
             return
