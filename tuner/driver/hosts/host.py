@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 POLL_S = 0.5
 ROOM_S = 1.0
-"""How often the host checks whether trials should make room for other experiments, in seconds."""
+"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
 AGAIN_S = 5.0
 """Seconds to wait before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
@@ -65,10 +65,10 @@ CRASHES, PROGRESS = 3, 20
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
-"""If a host's service has not called it for this many seconds, a service of an older version may end the host."""
+"""A service of an older version may end a host whose own service has not called it for this many seconds."""
 
 REACHED_S = 3.0
-"""If the host's service has not called it for this many seconds, agents cannot reach the host, so no lease of theirs ends.
+"""Agents cannot reach a host whose service has not called it for this many seconds, so no agent's lease ends then.
 
 The service calls the host every second.
 """

@@ -32,7 +32,7 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""How often the process tells the service that the host works, in seconds."""
+"""The interval at which the process tells the service that the host works, in seconds."""
 
 START_S = 60.0
 """Timeout in seconds of a call to the driver host."""
