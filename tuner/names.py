@@ -195,6 +195,19 @@ def with_extra(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
+RAY_CLIENT = "ray://"
+"""The beginning of an address of Ray Client."""
+
+
+def no_ray_client() -> str:
+    """Return why a search does not run through Ray Client, and what to do instead."""
+    return (
+        "a search does not run through Ray Client (ray://): its driver, its database and its checkpoints belong on the cluster. "
+        "Run the script there, with `ray job submit --address http://HEAD:8265 --working-dir . -- python SCRIPT`, or run "
+        "`tuner serve` there and pass address='http://HEAD:8000'"
+    )
+
+
 def printable(text: str) -> str:
     """Remove control characters, which a terminal would obey. Names and messages may come from anyone."""
     return text.translate(_CONTROL)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -444,6 +445,26 @@ def test_bad_arguments(options: dict[str, Any], pointer: str) -> None:
     with pytest.raises(SpecError) as caught:
         tuner.run(trainable, {"x": tuner.uniform(0, 1)}, **arguments)
     assert pointer in [p for p, _ in caught.value.errors]
+
+
+@pytest.mark.parametrize("how", ["argument", "environment", "connection"])
+def test_ray_client_is_refused_before_anything_is_stored(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    given = {"ray_address": "ray://head:10001"} if how == "argument" else {}
+    if how == "environment":
+        monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    if how == "connection":
+        client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
+        monkeypatch.setitem(sys.modules, "ray.util.client", client)
+    monkeypatch.setattr("tuner.sdk.run._connected", lambda: how == "connection")
+    with pytest.raises(
+        SpecError, match=r"Ray Client \(ray://\).*`ray job submit .*`tuner serve` there and pass address="
+    ):
+        tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **given)  # type: ignore[arg-type]
+    assert tuner.experiments() == []
 
 
 @pytest.mark.parametrize(

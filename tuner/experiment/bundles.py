@@ -111,7 +111,7 @@ class Bundles:
         return found is not None
 
     def _check_stored(self, environment: Any) -> None:
-        """Raise SpecError if a bundle of this storage that a runtime environment names is not there any more."""
+        """Raise SpecError if a runtime environment names a bundle of this storage that was deleted."""
         modules = environment.get("py_modules") if isinstance(environment, Mapping) else None
         ours = {
             one: name

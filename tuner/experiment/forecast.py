@@ -93,8 +93,8 @@ class Forecast:
 
     Attributes:
         metric: the first objective.
-        time: when the newest event was; None before the first.
-        end: when it ends; None if that is not known yet, or if it has ended.
+        time: the time of the newest event; None before the first.
+        end: its expected end; None if that is not known yet, or if it has ended.
         best: its best value at that time; None if that is not known yet. The interval excludes values worse than the
             current best one.
         more: the effect of another hour; None if that is not known yet.

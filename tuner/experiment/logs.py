@@ -21,7 +21,7 @@ _FILE_BYTES = 64 << 20  # bytes that are read at the end of a log file
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
-    """Return what the ranks of a trial printed, one item per segment and rank. Raise NotFound if there is no such trial.
+    """Return the output of a trial's ranks, one item per segment and rank. Raise NotFound if there is no such trial.
 
     The driver host stores logs in the database. Logs of an earlier version, or of a host that stores none
     (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.

@@ -500,7 +500,7 @@ def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None
 
 
 def _check_for_agents(model: _Written, code: str | None, errors: Errors) -> None:
-    """Check what an experiment asks of agents, which bring their own code. Its entrypoint is a name that they understand."""
+    """Check the spec of an experiment that agents run. They have their own code; the entrypoint is a name that they know."""
     given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
     if given or code:
         what = given[0] if given else "command"

@@ -248,8 +248,8 @@ def amend_experiment(
     Raises:
         NotFound: there is no such experiment.
         SpecError: the changes have mistakes. The error lists all of them.
-        Conflict: the space is to be changed, and the experiment cannot go on, or its driver does not take a new space.
-        Stale: it is at another revision.
+        Conflict: the changes contain a new space, but the experiment cannot go on, or its driver does not accept a new space.
+        Stale: the experiment is at another revision.
     """
 
     def amend(record: ExperimentRecord) -> None:

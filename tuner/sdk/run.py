@@ -19,7 +19,7 @@ from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
 from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
-from tuner.names import keywords_explained, printable
+from tuner.names import RAY_CLIENT, keywords_explained, no_ray_client, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
 from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead
@@ -200,6 +200,7 @@ def _search(given: Mapping[str, Any]) -> Result:
         return run_on(given["address"], data, code, space, parts, given["verbose"], callbacks)
     _warn_of_size(function, code)
     settings = Settings.from_env()
+    _refuse_ray_client(given["executor"], ray_address or settings.ray_address)
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(
@@ -296,6 +297,7 @@ def resume(
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
+        _refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, False, observers)
 
@@ -489,6 +491,16 @@ def _check_size(spec: Spec) -> None:
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
+
+
+def _refuse_ray_client(executor: str | None, address: str | None) -> None:
+    """Raise SpecError if Ray would be reached through Ray Client, before anything is stored."""
+    if executor == "local":
+        return
+    client = sys.modules.get("ray.util.client")
+    connected = _connected() and client is not None and client.ray.is_connected()
+    if connected or (not _connected() and (address or "").startswith(RAY_CLIENT)):
+        raise SpecError(no_ray_client(), "/ray_address")
 
 
 def _connected() -> bool:

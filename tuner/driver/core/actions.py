@@ -43,7 +43,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoint:
-    """Delete a checkpoint that nothing refers to any more; answer with `CheckpointDeleted`."""
+    """Delete a checkpoint that nothing refers to; answer with `CheckpointDeleted`."""
 
     trial: int
     info: CheckpointInfo

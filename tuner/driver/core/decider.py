@@ -199,7 +199,7 @@ class Decider:
         yield from stop_all(self.experiment, why)
         yield d.Finish(reason=why, failed=True)
 
-    # -- what follows after any event ------------------------------------------------------------------------------------
+    # -- after every event -----------------------------------------------------------------------------------------------
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
         """Yield the decisions that follow once an event and its facts have been handled."""

@@ -114,7 +114,7 @@ class State:
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         self._effects = Effects()
 
-    # -- what can be read ------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------------
 
     @property
     def slots(self) -> int:
@@ -568,7 +568,7 @@ class State:
         else:
             trial.system_failures += 1
 
-    # -- what follows from every change ----------------------------------------------------------------------------------
+    # -- effects of every change -----------------------------------------------------------------------------------------
 
     def _open_ready(self) -> None:
         if self.state is _X.RUNNING:

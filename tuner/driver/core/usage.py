@@ -17,8 +17,11 @@ class Usage:
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
 
     def begin(self, trial: int, time: float) -> None:
-        """Record when the group of a trial got its resources, unless that is known already."""
-        self.since.setdefault(trial, time)
+        """Record when the group of a trial got its resources. Of several times for the same group, the earliest counts.
+
+        A rank may report before the driver records how long the group has held its resources.
+        """
+        self.since[trial] = min(time, self.since.get(trial, time))
 
     def end(self, trial: int, time: float) -> None:
         """Record that the trial's group has released its resources."""

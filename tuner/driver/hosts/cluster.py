@@ -16,6 +16,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tuner.domain.experiment import Scaling
 from tuner.driver.hosts.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
+from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.placement import unmet
 
@@ -35,6 +36,8 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
     """
     if ray.is_initialized():
         return False
+    if (address or "").startswith(RAY_CLIENT):
+        raise ClusterUnreachable(no_ray_client())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False, "namespace": NAMESPACE}
     try:

@@ -243,7 +243,7 @@ class Host:
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
 
-    # -- what other processes call -----------------------------------------------------------------------------------------
+    # -- methods for other processes ---------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
         """Begin to renew leases and to look for commands. With `serve`, also look for experiments that need a driver.

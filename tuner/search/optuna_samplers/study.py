@@ -157,8 +157,8 @@ class Mirror(Cache):
             constraints: bounds on reported metrics.
             records: results of earlier experiments. Their numbers come before those of our trials.
             attrs: attributes for trials that no sampler proposed in this space.
-            revised: the context, if a user has changed the space. Trials whose configurations do not lie in it are put as FAIL,
-                which no sampler learns from.
+            revised: the context, if a user has changed the space. Trials whose configurations do not lie in it get the state
+                FAIL, so that no sampler learns from them.
         """
         super().__init__()
         self._space = space
