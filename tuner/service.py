@@ -300,7 +300,7 @@ class _Child:
             start_new_session=True,
         )
         self._hear = hear
-        self._heard_at = float("inf")  # it says nothing before it knows where Ray is
+        self._heard_at = float("inf")  # it sends nothing before it has Ray's address
         self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
@@ -332,7 +332,7 @@ class _Child:
         self._send(address)
 
     def poke(self) -> None:
-        if self._lines.qsize() < MOST_LINES:  # it hangs, and looks by itself when it goes on
+        if self._lines.qsize() < MOST_LINES:  # otherwise the process hangs; it will look without a poke when it goes on
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
@@ -371,7 +371,7 @@ class _Child:
         self._lines.put(None)
         self._writing.join(END_S)
         assert self._process.stdin is not None
-        if not self._writing.is_alive():  # else it would write to whatever file gets the number of the pipe
+        if not self._writing.is_alive():  # otherwise it could write to another file that gets the pipe's descriptor
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         for answer in list(self._asked.values()):
@@ -484,7 +484,7 @@ def _secured(settings: Settings) -> Settings:
 
 
 def _about_tokens(settings: Settings) -> str:
-    """Return the lines that `serve` prints about access. `settings`: those that `_secured` returned."""
+    """Return the lines that `serve` prints about access. `settings`: the settings that `_secured` returned."""
     if settings.auth == "on":
         return f"Every call needs a token{_because(settings)}."
     if settings.trusted_proxies:

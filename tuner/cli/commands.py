@@ -539,7 +539,7 @@ def export(
 @app.command("export-model", cls=OnService)
 def export_model(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
-    folder: Annotated[Path, typer.Argument(help="the folder to make")],
+    folder: Annotated[Path, typer.Argument(help="the folder to create")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -553,7 +553,7 @@ def export_model(
     example_input: Annotated[
         str | None,
         typer.Option(
-            help="FILE.py:NAME or module:name of what the model is called with, or of a function that returns it"
+            help="FILE.py:NAME or module:name of an example input of the model, or of a function that returns one"
         ),
     ] = None,
 ) -> None:
@@ -653,7 +653,7 @@ app.add_typer(tokens, name="token")
 
 @tokens.command(name="create", cls=OnService)
 def create_token(
-    name: Annotated[str, typer.Argument(help="who or what it is for")],
+    name: Annotated[str, typer.Argument(help="the person or program that will use it")],
     role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
     project: Annotated[str | None, typer.Option(help="limit it to this project; default: all projects")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; default: never", min=0.0)] = None,

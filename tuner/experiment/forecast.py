@@ -94,8 +94,8 @@ class Forecast:
     Attributes:
         metric: the first objective.
         time: the time of the newest event; None before the first event.
-        end: the end of the experiment; None if it is not known yet, or if the experiment has ended.
-        best: the best value at the end; None if it is not known yet. The interval excludes values worse than the
+        end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
+        best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
             current best value.
         more: the effect of another hour; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.

@@ -21,7 +21,7 @@ _FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are r
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
-    """Return what the ranks of a trial printed, one item per segment and rank. Raise NotFound if there is no such trial.
+    """Return the output of a trial's ranks, one item per segment and rank. Raise NotFound if there is no such trial.
 
     The driver host stores logs in the database. If there are none, because the version is older or the host stores no logs
     (`TUNER_LOG_BYTES=0`), the log files on this machine are read. They exist if the ranks ran here.

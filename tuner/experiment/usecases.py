@@ -249,7 +249,7 @@ def amend_experiment(
         NotFound: there is no such experiment.
         SpecError: the changes have mistakes. The error lists all of them.
         Conflict: the changes have a new space, but the experiment cannot continue, or a script drives it by ask and tell.
-        Stale: it is at another revision.
+        Stale: the experiment is at another revision.
     """
 
     def amend(record: ExperimentRecord) -> None:

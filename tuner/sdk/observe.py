@@ -27,7 +27,7 @@ LOOK_S = 0.5
 def observe(
     experiment: str, callbacks: Sequence[Any], *, address: str | Client | None = None, follow: bool = True
 ) -> None:
-    """Call callbacks with what an experiment's log has, from where each one stopped, until the experiment has ended or is paused.
+    """Call callbacks with the log of an experiment until it has ended or is paused. Each continues at the entry where it stopped.
 
     It works for experiments that have ended, too, so an old search can be sent to MLflow or written to CSV files.
 

@@ -19,7 +19,7 @@ Source = Result | Checkpoint | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A checkpoint and what is known about it. Of a checkpoint that belongs to no result, most is unknown."""
+    """A checkpoint and its origin. Most fields are None if the checkpoint does not come from a result."""
 
     checkpoint: Checkpoint
     config: Mapping[str, Any]
@@ -35,17 +35,17 @@ class Origin:
     """The configurations that led to the weights, as in `Result.schedule`."""
 
     def facts(self) -> dict[str, Any]:
-        """Return everything as values that JSON has. NaN and infinite numbers become None."""
+        """Return all fields as JSON values. NaN and infinite numbers become None."""
         known = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**plain(known), "checkpoint": self.checkpoint.path}
 
 
 def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
-    """Return the best checkpoint of a search, with what is known about it.
+    """Return the best checkpoint of a search, with its origin.
 
     Args:
         source: a result, an experiment, or a checkpoint.
-        config: the configuration of the model. By default, that of the result.
+        config: the configuration of the model. By default, the result's best one.
 
     Raises:
         CheckpointError: the search has no best checkpoint.

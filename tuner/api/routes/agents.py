@@ -24,9 +24,9 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["agents"])
 
 ANSWER_S = 30.0
-"""Seconds that the driver may take to commit what an agent says. The agent says it again then."""
+"""Seconds that the driver may take to commit a request of an agent. After that, the agent repeats the request."""
 LOOK_S = 0.25
-"""Seconds between two looks whether the service ends, in a request that waits."""
+"""Seconds between two checks whether the service ends, in a request that waits."""
 
 ExperimentName = Annotated[
     str, Path(description="exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
@@ -70,7 +70,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     "/experiments/{experiment}/assignments/{lease}/reports",
     response_model=schemas.AgentVerdict,
     responses=USUAL,
-    summary="Report what the trial has reached, and get the verdict.",
+    summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     """Answer once the report is committed. A report of an iteration that has been stored gets the same answer again."""
@@ -96,7 +96,7 @@ async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data:
     "/experiments/{experiment}/assignments/{lease}/heartbeat",
     response_model=schemas.Heartbeat,
     responses=USUAL,
-    summary="Keep a lease, and hear whether the trial should end.",
+    summary="Renew a lease, and get the action that the trial should take.",
 )
 async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.Heartbeat.of(await _about(here, "heartbeat", experiment, lease, {})))
@@ -106,7 +106,7 @@ async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Res
     "/experiments/{experiment}/assignments/{lease}/log",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Store what the trial has printed.",
+    summary="Store a piece of the trial's output.",
 )
 async def log(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     given = checked(schemas.AgentLog, data)
@@ -120,7 +120,7 @@ async def log(here: Here, experiment: ExperimentName, lease: Lease, data: Requir
     "/experiments/{experiment}/assignments/{lease}/complete",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Say that the training has come to its end.",
+    summary="Complete the trial: its training has ended.",
 )
 async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: OptionalBody) -> Response:
     said = checked(schemas.Completion, {} if data is None else data).model_dump()

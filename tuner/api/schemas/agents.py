@@ -41,7 +41,7 @@ Uri = Annotated[
         min_length=1,
         max_length=2000,
         pattern=PRINTABLE,
-        description="where the agent has put the checkpoint; whoever continues the trial gets it as it is",
+        description="the place of the checkpoint; the agent that continues the trial gets this text unchanged",
         examples=["s3://bucket/trial-0/epoch-1.pt"],
     ),
 ]
@@ -91,7 +91,7 @@ class StartCheckpoint(Model):
 
 
 class Assignment(Model):
-    """A trial, or a part of one, that an agent is to train."""
+    """A trial, or a part of one, that an agent should train."""
 
     lease: Annotated[str, Field(description="names the assignment in the addresses of all further calls")]
     lease_s: Annotated[float, Field(description="seconds without a call from the agent after which the lease ends")]
@@ -125,7 +125,7 @@ class Assignment(Model):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
-        """Return what the driver has lent."""
+        """Return the assignment in the driver's answer."""
         return cls.model_validate(found)
 
 
@@ -135,7 +135,7 @@ class AgentCheckpoint(Body):
     uri: Uri
     bytes: Annotated[int, Field(ge=0, le=2**62, description="its size, if that is known")] = 0
     ready: Annotated[
-        bool, Field(description="false while it is being written: send it again with true when it is there")
+        bool, Field(description="false while it is being written; send it again with true when it is complete")
     ] = True
 
 
@@ -182,7 +182,7 @@ class AgentVerdict(Model):
     ]
     wanted: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
-        Field(description="what the next verdict will be, as for heartbeats"),
+        Field(description="the action of the next verdict, as for heartbeats"),
     ]
 
     @classmethod
@@ -258,7 +258,7 @@ class AgentFailure(Body):
 
 
 class LeaseState(Model):
-    """The answer to what needs no other answer."""
+    """The answer to a request that returns no other data."""
 
     ended: Annotated[bool, Field(description="whether the lease has ended with this call")]
 

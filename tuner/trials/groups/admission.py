@@ -58,7 +58,7 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """A group that waits. Lists of them are in the order of the queue. `reason` says what it waits for."""
+    """A group that waits. Lists of waiting groups are in the order of the queue. `reason` says why the group waits."""
 
     experiment: str
     trial: str
@@ -67,7 +67,7 @@ class WaitingGroup:
     bundle: Mapping[str, float]
     since: float  # monotonic
     priority: int
-    reserved: bool  # what is free on its nodes is kept for it
+    reserved: bool  # whether the free resources on its nodes are reserved for it
     reason: str
 
 
@@ -124,13 +124,13 @@ class Admission:
         self._autoscaling = autoscaling
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._standing = standing
-        self._queues: dict[str, deque[Waiter]] = {}  # experiment -> those that wait for their turn, oldest first
-        self.admitted: dict[Waiter, None] = {}  # those that have had their turn, and wait for their processes
-        self.launches: dict[Group, Launch] = {}  # what each group is used for
-        self._yielding: dict[Group, float] = {}  # those that have been asked to make room, and when
+        self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
+        self.admitted: dict[Waiter, None] = {}  # segments that have had their turn, and wait for their processes
+        self.launches: dict[Group, Launch] = {}  # the launch that uses each group
+        self._yielding: dict[Group, float] = {}  # groups that were asked to make room -> when
         self._shares = Shares()
 
-    # Those that wait
+    # Waiting segments
 
     @property
     def queued(self) -> bool:
@@ -227,7 +227,7 @@ class Admission:
         heads = [*(queue[0] for queue in self._queues.values()), *(w for w in self.admitted if w.pending(now))]
         return next((w for w in heads if w is not waiter and now - w.since >= self._reserve_after_s), None)
 
-    # Those that have room
+    # Groups in use
 
     def give(self, group: Group, waiter: Waiter) -> None:
         """Record that a segment uses a group from now on."""
@@ -329,7 +329,7 @@ class Admission:
         """Return the dominant share that the experiment holds."""
         return self._shares.share(experiment)
 
-    # What users see
+    # Views for users
 
     def held(self) -> list[HeldGroup]:
         """Return the groups in use, oldest first."""

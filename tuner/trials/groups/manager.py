@@ -96,7 +96,7 @@ class GroupPool(Protocol):
         """Return the segments that should end for other experiments."""
 
     def forget(self, experiment: str) -> None:
-        """Forget what an experiment has used, because it has ended."""
+        """Forget the usage of an experiment that has ended."""
 
 
 class GroupManager:

@@ -153,7 +153,7 @@ class Pool:
         return self._admission.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
-        """Forget what an experiment has used, because it has ended."""
+        """Forget the usage of an experiment that has ended."""
         self._admission.forget(experiment)
 
     def share(self, experiment: str) -> float:

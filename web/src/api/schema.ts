@@ -567,7 +567,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials with the most similar configurations, and what they reached. */
+        /** Get the trials with the most similar configurations, and their results. */
         get: operations["trials_neighbours"];
         put?: never;
         post?: never;
@@ -828,7 +828,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Report what the trial has reached, and get the verdict.
+         * Report the metrics of the trial, and get the verdict.
          * @description Answer once the report is committed. A report of an iteration that has been stored gets the same answer again.
          */
         post: operations["agents_report"];
@@ -864,7 +864,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Keep a lease, and hear whether the trial should end. */
+        /** Renew a lease, and get the action that the trial should take. */
         post: operations["agents_heartbeat"];
         delete?: never;
         options?: never;
@@ -881,7 +881,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Store what the trial has printed. */
+        /** Store a piece of the trial's output. */
         post: operations["agents_log"];
         delete?: never;
         options?: never;
@@ -898,7 +898,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training has come to its end. */
+        /** Complete the trial: its training has ended. */
         post: operations["agents_complete"];
         delete?: never;
         options?: never;
@@ -947,7 +947,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say whether a code bundle has been uploaded. */
+        /** Check whether a code bundle has been uploaded. */
         get: operations["bundles_get"];
         /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
         put: operations["bundles_put"];
@@ -1152,14 +1152,14 @@ export interface components {
             next_milestone: number | null;
             /**
              * Wanted
-             * @description what the next verdict will be, as for heartbeats
+             * @description the action of the next verdict, as for heartbeats
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
         };
         /**
          * Assignment
-         * @description A trial, or a part of one, that an agent is to train.
+         * @description A trial, or a part of one, that an agent should train.
          */
         Assignment: {
             /**
@@ -2745,7 +2745,7 @@ export interface components {
         };
         /**
          * LeaseState
-         * @description The answer to what needs no other answer.
+         * @description The answer to a request that returns no other data.
          */
         LeaseState: {
             /**
@@ -3222,7 +3222,7 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description what is wrong, in a sentence
+             * @description the error, in a sentence
              */
             detail: string;
             /**
@@ -3849,7 +3849,7 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description who or what it is for
+             * @description the person or program that uses it
              */
             name: string;
             /**
@@ -5476,7 +5476,7 @@ export interface components {
         AgentCheckpoint: {
             /**
              * Uri
-             * @description where the agent has put the checkpoint; whoever continues the trial gets it as it is
+             * @description the place of the checkpoint; the agent that continues the trial gets this text unchanged
              * @example s3://bucket/trial-0/epoch-1.pt
              */
             uri: string;
@@ -5488,7 +5488,7 @@ export interface components {
             bytes: number;
             /**
              * Ready
-             * @description false while it is being written: send it again with true when it is there
+             * @description false while it is being written; send it again with true when it is complete
              * @default true
              */
             ready: boolean;
@@ -5603,7 +5603,7 @@ export interface components {
         LateCheckpoint: {
             /**
              * Uri
-             * @description where the agent has put the checkpoint; whoever continues the trial gets it as it is
+             * @description the place of the checkpoint; the agent that continues the trial gets this text unchanged
              * @example s3://bucket/trial-0/epoch-1.pt
              */
             uri: string;
@@ -5615,7 +5615,7 @@ export interface components {
             bytes: number;
             /**
              * Ready
-             * @description false while it is being written: send it again with true when it is there
+             * @description false while it is being written; send it again with true when it is complete
              * @default true
              */
             ready: boolean;
