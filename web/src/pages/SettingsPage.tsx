@@ -129,7 +129,7 @@ function Create() {
       >
         <TextInput
           label="Name"
-          placeholder="who or what it is for"
+          placeholder="who or what the token is for"
           required
           value={name}
           onChange={(event) => setName(event.currentTarget.value)}
