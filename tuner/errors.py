@@ -7,7 +7,7 @@
     │   ├── NotFound              the experiment, trial or checkpoint does not exist
     │   ├── Conflict              the request contradicts the present state
     │   │   ├── Stale             the object has changed since the caller read it
-    │   │   └── Gone              what the request is about has ended, and does not come back
+    │   │   └── Gone              the experiment or the lease has ended, and does not come back
     │   └── LostLease             another driver has taken over this experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
@@ -66,7 +66,7 @@ class SpecError(TunerError, ValueError):
 
 
 class ErrorCollector:
-    """Collects the SpecErrors of several steps, ``with mistakes: step()``, and raises them as one in ``mistakes.check()``."""
+    """Collects the SpecErrors of several steps, each in ``with mistakes:``. Then ``mistakes.check()`` raises them as one error."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
@@ -114,7 +114,7 @@ class Stale(Conflict):
 
 
 class Gone(Conflict):
-    """The experiment, or the agent's lease, of the request has ended and does not come back."""
+    """The request is about an experiment or an agent's lease that has ended and does not come back."""
 
 
 class LostLease(StoreError):

@@ -156,8 +156,8 @@ class Settings:
     )
     point_days: float = _setting(
         "TUNER_POINT_DAYS",
-        "days after the end of an experiment until most points of its long curves are deleted from the database; it can then not "
-        "be continued or replayed; 0: never",
+        "days after the end of an experiment until most points of its long curves are deleted from the database; after that, it "
+        "cannot be continued or replayed; 0: never",
         default=0.0,
     )
     bundle_days: float = _setting(

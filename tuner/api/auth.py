@@ -4,7 +4,7 @@ A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie th
 the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
 use it. Its name contains the port, since browsers send a cookie to every port of a host. There are four roles. An agent may
 only run trials, a viewer may read, an editor may change experiments, and an admin may manage tokens and read the audit trail. If
-the service requires no token (`TUNER_AUTH=auto` on a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
+the service requires no token (`TUNER_AUTH=auto` on loopback without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
 admin named "local".
 """
 

@@ -37,7 +37,7 @@ def work(
     settings: Settings,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials until the experiment has ended, or SIGINT or SIGTERM comes. Return how many, or parts of them, were run.
+    """Run trials until the experiment has ended, or SIGINT or SIGTERM comes. Return the number of trials that were run, wholly or in part.
 
     Raises:
         SpecError: an argument is wrong.
@@ -74,7 +74,7 @@ async def _run(make: Callable[[], Agent]) -> int:
 
 
 def _script(command: str, pattern: str | None) -> Callable[[str], Script]:
-    """Return what makes the script of a command, once it is known which metric it must report."""
+    """Return a function that makes the script of a command, given the metric that the script must report."""
     try:
         words = shlex.split(command)
     except ValueError as error:

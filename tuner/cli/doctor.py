@@ -111,7 +111,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _installed_as() -> str:
-    """Return the name under which this package is installed: in a checkout that is older than its name, the former one."""
+    """Return the name under which this package is installed. A checkout from before the renaming has the former name."""
     return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
 
 
@@ -206,7 +206,7 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         target.write(content)
         read = target.read()
         target.unlink()
-    except Exception as error:  # any file system's own error
+    except Exception as error:  # file systems raise errors of many classes
         what = (
             f"{settings.storage}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         )

@@ -17,8 +17,8 @@ class TimelineSpan(Model):
         Phase,
         Field(
             description="waiting: the trial waits for room on the cluster; starting: processes start and load the code; "
-            "restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; "
-            "paused: the trial gave its room back; idle: no trial of this experiment holds the device"
+            "restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is "
+            "taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]
