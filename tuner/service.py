@@ -173,7 +173,7 @@ class Supervisor:
             spare.end()
 
     def poke(self) -> None:
-        """Tell the host that there is something new, and return at once. The host also checks for news by itself from time to time."""
+        """Tell the host that there is news, and return at once. From time to time, the host also checks for news by itself."""
         if (child := self._child) is not None:
             child.poke()
 

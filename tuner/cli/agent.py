@@ -37,7 +37,7 @@ def work(
     settings: Settings,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials until the experiment has ended, or SIGINT or SIGTERM comes. Return the number of trials that were run, wholly or in part.
+    """Run trials until the experiment has ended, or SIGINT or SIGTERM comes. Return how many trials were run, wholly or in part.
 
     Raises:
         SpecError: an argument is wrong.

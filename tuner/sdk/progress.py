@@ -224,7 +224,7 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
-                if failure.get("cause") != "exception":  # the traceback of an exception already contains the advice
+                if failure.get("cause") != "exception":  # else the traceback says enough
                     self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:

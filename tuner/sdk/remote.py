@@ -65,7 +65,7 @@ def _begun(
     verbose: int,
     callbacks: Sequence[Any],
 ) -> Result:
-    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the last_event_seq before its call."""
+    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the earlier last_event_seq."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))

@@ -77,7 +77,8 @@ def recommend_scheduler(
 
     Args:
         experiments: their ids or names. None: all that have ended.
-        schedulers: the schedulers to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median, HyperBand.
+        schedulers: the schedulers to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median,
+            HyperBand.
         project: only the experiments of this project. None: of all projects.
     """
     with database() as store:
