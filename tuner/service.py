@@ -56,7 +56,7 @@ END_S = 2.0
 """Seconds that a child's writing thread may take to notice that the child is dead."""
 
 MOST_LINES = 1000
-"""If this many lines are waiting to be written to a child, the child is not told of further news."""
+"""A child is told of no further news while this many lines are waiting to be written to it."""
 
 SPARE_AFTER_S = 15.0
 """A child in reserve is started this many seconds after the driver is up. Until then, the first trials need the processor."""

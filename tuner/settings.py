@@ -151,13 +151,13 @@ class Settings:
     )
     log_days: float = _setting(
         "TUNER_LOG_DAYS",
-        "the output of an experiment's ranks is deleted from the database this many days after its end; 0: never",
+        "the output of an experiment's ranks is deleted from the database this many days after the experiment's end; 0: never",
         default=0.0,
     )
     point_days: float = _setting(
         "TUNER_POINT_DAYS",
-        "most points of an experiment's long curves are deleted from the database this many days after its end; after that, it "
-        "cannot be continued or replayed; 0: never",
+        "most points of an experiment's long curves are deleted from the database this many days after the experiment's end; it "
+        "can then no longer be continued or replayed; 0: never",
         default=0.0,
     )
     bundle_days: float = _setting(
