@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from tests.serving import SLOW, Service, host_of
+from tests.services import SLOW, Service, host_of
 
 LOOK_S = 1.0
 DEADLINE_S = 1500.0

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from tests.serving import SLOW, Service, host_of, until
+from tests.services import SLOW, Service, host_of, until
 from tuner.domain.events import DriverStarted, Reported, SegmentStarted
 from tuner.driver.hosts.head import find_head
 from tuner.store import Store

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from tests.serving import NO_MILESTONES, SLOW, Service, kill_postgres, until
+from tests.services import NO_MILESTONES, SLOW, Service, kill_postgres, until
 from tuner.store import Store
 
 LEASE_S = 30.0

@@ -35,8 +35,8 @@ import httpx
 import psutil
 
 from benchmarks import page_scale
-from tests.serving import SLOW
-from tests.serving import Service as Serve
+from tests.services import SLOW
+from tests.services import Service as Serve
 from tuner.domain.batch import Batch
 from tuner.domain.experiment import Objective, Spec
 from tuner.domain.states import ExperimentState

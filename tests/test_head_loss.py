@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests import invariants
-from tests.serving import SLOW, Service, host_of, until
+from tests.services import SLOW, Service, host_of, until
 from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import invariants
-from tests.serving import NO_MILESTONES, SLOW, Service, kill_postgres, until
+from tests.services import NO_MILESTONES, SLOW, Service, kill_postgres, until
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.timeout(400)]

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving import DEADLINE_S, SLOW, SPEC, Service, until
+from tests.services import DEADLINE_S, SLOW, SPEC, Service, until
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]

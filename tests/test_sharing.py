@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import SLOW, Service, until
+from tests.services import SLOW, Service, until
 
 pytestmark = pytest.mark.ray
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests import invariants
-from tests.serving import SLOW, Service, host_of, kill_postgres, until
+from tests.services import SLOW, Service, host_of, kill_postgres, until
 from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 from tuner.store.access import Role

@@ -7,7 +7,7 @@
     │   ├── NotFound              the experiment, trial or checkpoint does not exist
     │   ├── Conflict              the request contradicts the present state
     │   │   ├── Stale             the object has changed since the caller read it
-    │   │   └── Gone              the experiment or the lease has ended, and does not come back
+    │   │   └── Gone              the experiment or lease of the request has ended for good
     │   └── LostLease             another driver has taken over this experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
@@ -114,7 +114,7 @@ class Stale(Conflict):
 
 
 class Gone(Conflict):
-    """The request is about an experiment or an agent's lease that has ended and does not come back."""
+    """The experiment of the request, or the agent's lease, has ended for good."""
 
 
 class LostLease(StoreError):

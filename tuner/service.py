@@ -300,7 +300,7 @@ class _Child:
             start_new_session=True,
         )
         self._hear = hear
-        self._heard_at = float("inf")  # it says nothing before it knows where Ray is
+        self._heard_at = float("inf")  # it sends nothing before it has Ray's address
         self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
@@ -371,7 +371,7 @@ class _Child:
         self._lines.put(None)
         self._writing.join(END_S)
         assert self._process.stdin is not None
-        if not self._writing.is_alive():  # else it would write to whichever file gets the pipe's number
+        if not self._writing.is_alive():  # otherwise it could write to another file that gets the pipe's descriptor
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         for answer in list(self._asked.values()):

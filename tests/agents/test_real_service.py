@@ -15,7 +15,7 @@ import pytest
 
 from tests.agents.conftest import SPEC
 from tests.agents.test_workers import TRAIN
-from tests.serving import ROOT, Service, host_of, until
+from tests.services import ROOT, Service, host_of, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 

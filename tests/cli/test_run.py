@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.serving import Service
+from tests.services import Service
 from tuner.cli.commands import app
 from tuner.cli.run import parameter, run_status, run_target
 from tuner.errors import EntrypointError, SpecError

@@ -16,7 +16,7 @@ import pytest
 
 import tuner
 from tests.api.conftest import app, checker, poked, server
-from tests.serving import Service, until
+from tests.services import Service, until
 from tests.store.examples import T0
 from tests.web.searches import Search, steady
 from tuner.client.synchronous import Client, ExperimentHandle

@@ -364,6 +364,7 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
     failed = next(trial for trial in finished.core.trials if trial.state == "failed")
     page = visit(f"/experiments/{finished.public_id}")
     page.get_by_role("button", name="failed 1").click()
+    expect(page.get_by_role("heading", name="Trials · 1 of 27")).to_be_visible()
     page.get_by_role("row").nth(1).get_by_role("link").click()
     panel = page.get_by_role("dialog")
     failure = panel.get_by_role("region", name="Failure")
@@ -458,7 +459,7 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, finished: Search, path: str,
     trial = finished.store.trials.page(finished.id).items[2]
     page = visit(path.format(id=finished.public_id, trial=trial.public_id), width=390, height=844)
     expect(page.get_by_text("completed").first).to_be_visible()
-    page.wait_for_load_state("load")
+    expect(page.locator(".mantine-Skeleton-root")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     shot(page, tmp_path, "phone")
 

@@ -23,7 +23,7 @@ DELIVERY_DAYS = 30
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete what is too old. Return the number of deleted items by kind."""
+    """Delete old data. Return the number of deleted items, by kind."""
     found = {}
     if settings.audit_days:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
@@ -46,5 +46,5 @@ async def keep_clean(store: Store, settings: Settings) -> None:
             for what, count in found.items():
                 log.info("deleted %d old %s", count, what)
         except (StoreError, OSError) as error:  # OSError: the storage of the bundles failed
-            log.warning("could not delete what is too old; trying again in an hour: %s", error)
+            log.warning("could not delete old data; trying again in an hour: %s", error)
         await asyncio.sleep(EVERY_S)

@@ -21,7 +21,7 @@ from tuner.store import Store
 
 FILTERED = frozenset(
     {
-        "/bundles/{sha256}",  # whoever knows the SHA-256 has the content already
+        "/bundles/{sha256}",  # a caller that knows the SHA-256 has the content already
         "/experiments",
         "/experiments/dry-run",
         "/session",

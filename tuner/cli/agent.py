@@ -37,11 +37,11 @@ def work(
     settings: Settings,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials until the experiment has ended, or SIGINT or SIGTERM comes. Return how many trials were run, wholly or in part.
+    """Run trials until the experiment ends or SIGINT or SIGTERM arrives. Return the number of trials or parts that were run.
 
     Raises:
         SpecError: an argument is wrong.
-        ServiceError: the service refuses this agent.
+        ServiceError: the service rejects this agent.
     """
     if target is not None and command is not None:
         raise SpecError("expected a function or --command, got both", "/command")

@@ -562,7 +562,7 @@ def export_model(
     example_input: Annotated[
         str | None,
         typer.Option(
-            help="FILE.py:NAME or module:name of an example input for the model, or of a function that returns one"
+            help="FILE.py:NAME or module:name of an example input of the model, or of a function that returns one"
         ),
     ] = None,
 ) -> None:
@@ -664,7 +664,7 @@ app.add_typer(tokens, name="token")
 
 @tokens.command(name="create", cls=OnService)
 def create_token(
-    name: Annotated[str, typer.Argument(help="who or what the token is for")],
+    name: Annotated[str, typer.Argument(help="the person or program that will use it")],
     role: Annotated[str, typer.Option(help="viewer, editor, admin, or agent, which may only run trials")] = "editor",
     project: Annotated[str | None, typer.Option(help="limit it to this project; default: all projects")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; default: never", min=0.0)] = None,

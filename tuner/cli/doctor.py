@@ -111,7 +111,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _installed_as() -> str:
-    """Return the name under which this package is installed. A checkout from before the renaming has the former name."""
+    """Return the name under which this package is installed. An old installation has the former name."""
     return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
 
 

@@ -719,7 +719,7 @@ class AsyncTrialHandle:
         return read(schemas.Lineage, await self._get("/lineage"))
 
     async def neighbours(self, limit: int = 8) -> schemas.Neighbours:
-        """Return the trials with the most similar configurations, the nearest first, with their best values."""
+        """Return the trials with the most similar configurations and their results, the nearest first."""
         return read(schemas.Neighbours, await self._get("/neighbours", {"limit": limit}))
 
     async def live(self) -> schemas.Live:

@@ -715,7 +715,7 @@ class TrialHandle:
         return read(schemas.Lineage, self._get("/lineage"))
 
     def neighbours(self, limit: int = 8) -> schemas.Neighbours:
-        """Return the trials with the most similar configurations, the nearest first, with their best values."""
+        """Return the trials with the most similar configurations and their results, the nearest first."""
         return read(schemas.Neighbours, self._get("/neighbours", {"limit": limit}))
 
     def live(self) -> schemas.Live:

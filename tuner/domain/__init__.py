@@ -1,1 +1,1 @@
-"""Experiments, trials, segments, events and decisions. This package is pure and uses the standard library only."""
+"""Experiments, trials, segments, events and decisions. This package is pure and uses only the standard library."""

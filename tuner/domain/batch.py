@@ -1,4 +1,4 @@
-"""The batch that a driver writes in one transaction: log entries, and the rows that changed with them."""
+"""Define the batch that a driver writes in one transaction: log entries, and the rows that changed with them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Entry = tuple[int, Event | Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A transaction: it is written whole or not at all, and only while the writer still holds the experiment's epoch.
+    """A transaction. It is written whole or not at all, and only while the writer still holds the experiment's epoch.
 
-    `log` is the source of truth. `trials` and `state` follow from it; they are written so that readers do not have to
-    fold the log. The trials are the core's own objects: read them, but keep no reference to them.
+    `log` is the source of truth. `trials` and `state` follow from the log. They are written so that readers do not have
+    to fold the log. The trials are the core's own objects: read them, but keep no reference to them.
     """
 
     log: Sequence[Entry]
@@ -32,5 +32,5 @@ class Batch:
     carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect
     superseded: Mapping[int, int] = field(
         default_factory=dict
-    )  # trial -> event_seq of the decision that replaces all earlier ones of the trial that were not carried out
+    )  # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out

@@ -1,8 +1,8 @@
-"""Decisions of a scheduler, a user or the core: what must be done with a trial or an experiment.
+"""Define the decisions that a scheduler, a user or the core makes about a trial or an experiment.
 
-Every decision is a value and carries its reason in words, with the numbers that it was made from.
+Every decision is a value and contains its reason in words, with the numbers from which it was made.
 
-`Decision` is the union of all of them. A new decision belongs in it; mypy then names every `match` that does not handle it.
+`Decision` is the union of all decisions. Add a new decision to it; mypy then names every `match` that does not handle it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(_Decision):
-    """Start a new trial with these flat `params`, or with what the searcher suggests if they are None."""
+    """Start a new trial with these flat `params`, or, if they are None, with those that the searcher suggests."""
 
     KIND = "start"
     params: Mapping[str, Any] | None = None
     number: int = -1  # set by the core
     state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
     tags: Mapping[str, Any] = field(default_factory=dict)  # state of the scheduler, such as the bracket
-    asked: bool = False  # whether a user has enqueued it
+    asked: bool = False  # whether a user has enqueued the trial
     checkpoint: str = ""  # id of another trial's checkpoint to start from
-    parent: int | None = None  # the number of that trial
-    space_revision: int | None = None  # of the space that `params` are from; None: the present one
+    parent: int | None = None  # the number of the trial that saved `checkpoint`
+    space_revision: int | None = None  # the revision of the space of `params`; None: the present revision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Resume(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(_Decision):
-    """End the trial's segment and free its worker group. The trial may be resumed."""
+    """End the trial's segment and free its worker group. The trial can be resumed."""
 
     KIND = "pause"
     trial: int
@@ -76,7 +76,7 @@ class Complete(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit(_Decision):
-    """Continue the trial from the donor's checkpoint with a new configuration (its params, flat)."""
+    """Continue the trial from the donor's checkpoint with a new configuration, given as flat params."""
 
     KIND = "exploit"
     trial: int
@@ -84,7 +84,7 @@ class Exploit(_Decision):
     params: Mapping[str, Any]
     checkpoint: str = ""  # id of the donor's checkpoint, filled in and pinned by the core
     mutations: Mapping[str, Any] = field(default_factory=dict)  # param -> how it was changed, in words
-    space_revision: int | None = None  # of the space that `params` are from, filled in by the core
+    space_revision: int | None = None  # the revision of the space of `params`, filled in by the core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Cancel(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(_Decision):
-    """End the search: start nothing more, and end the experiment when nothing runs."""
+    """End the search: start no more segments, and end the experiment once no segment runs."""
 
     KIND = "finish"
     failed: bool = False  # True if the experiment has failed, False if it has completed
@@ -124,8 +124,8 @@ class Finish(_Decision):
 class Note(_Decision):
     """Record a text for people, such as what "auto" chose and why. It changes nothing.
 
-    trial: the trial that it is about, if any. warning: it names a likely mistake in the user's code or settings, and is
-        shown on the page and in the terminal as well as in the log.
+    trial: the trial that the note is about, if any. warning: True if the note names a likely mistake in the user's code
+        or settings, so that it is also shown on the page and in the terminal.
     """
 
     KIND = "note"

@@ -1,9 +1,9 @@
-"""Events: facts that a driver commits, and that the next driver folds after a restart.
+"""Define events: facts that a driver commits, and that the next driver folds after a restart.
 
-An event is immutable and turns into JSON and back (`to_json`, `from_json`). A `Reported` is stored as metric points. Every other
-event is a row of the event table, with `KIND` in its column `kind`.
+An event is immutable and can be converted to JSON and back (`to_json`, `from_json`). A `Reported` is stored as metric points.
+Every other event is a row of the event table, with `KIND` in its column `kind`.
 
-`Event` is the union of all of them. A new event belongs in it; mypy then names every `match` that does not handle the event.
+`Event` is the union of all events. Add a new event to it; mypy then names every `match` that does not handle the event.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DriverStarted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(_SegmentEvent):
-    """A segment waits for resources; `reason` says for what."""
+    """A segment waits for resources. `reason` says for which."""
 
     KIND = "waiting"
     reason: str
@@ -78,7 +78,7 @@ class SegmentStarted(_SegmentEvent):
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
-    held_s: float = 0.0  # the part of startup_s in which its group had resources already
+    held_s: float = 0.0  # the part of startup_s in which its group already had resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have answered about the report that follows. Not logged if none of them stops the trial.
+    """The user's stop functions have answered about the next report. The event is not logged if none stops the trial.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
@@ -177,7 +177,7 @@ class Noted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFitted(_Event):
-    """A model fit that a scheduler requested is done. The payload is for the scheduler; it is empty if the fit failed."""
+    """A model fit that a scheduler requested is done. The payload is for the scheduler, and is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
@@ -185,7 +185,7 @@ class ModelFitted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded(_Event):
-    """A user has given a command. `trial` is None if it is about the whole experiment."""
+    """A user has given a command. `trial` is None if the command is about the whole experiment."""
 
     KIND = "commanded"
     command: Command
@@ -208,9 +208,9 @@ class Amended(_Event):
 class Enqueued(_Event):
     """A user has enqueued trials. They start before those that the searcher proposes, and do not count towards num_samples.
 
-    points: dicts with "params" (flat params; missing ones are drawn), "checkpoint" (id of the checkpoint to start from,
-        or ""), "parent" (number of the trial that saved it, or None) and "space_revision" (which space the params are from,
-        or None for the present one).
+    points: dicts with "params" (flat params; missing ones are drawn at random), "checkpoint" (id of the checkpoint to start
+        from, or ""), "parent" (number of the trial that saved the checkpoint, or None) and "space_revision" (the revision of
+        the space of the params, or None for the present revision).
     """
 
     KIND = "enqueued"
@@ -237,7 +237,7 @@ class RoomWanted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
-    """The running time of `limits.time_budget_s` is used up."""
+    """The running time that `limits.time_budget_s` allows is used up."""
 
     KIND = "budget_spent"
     seconds: float
@@ -245,7 +245,7 @@ class BudgetSpent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHoursSpent(_Event):
-    """The GPU hours of `limits.gpu_hours` are used up."""
+    """The GPU hours that `limits.gpu_hours` allows are used up."""
 
     KIND = "gpu_hours_spent"
     gpu_hours: float
@@ -253,7 +253,7 @@ class GpuHoursSpent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsChanged(_Event):
-    """There is room for another number of trials at once. It counts as `DriverStarted.slots` does."""
+    """The number of trials that can run at once has changed. `slots` has the same meaning as in `DriverStarted`."""
 
     KIND = "slots_changed"
     slots: int

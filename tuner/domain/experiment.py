@@ -11,7 +11,7 @@ from typing import Any, Literal
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # without control characters, because terminals obey them
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them
 PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -28,13 +28,13 @@ class Objective:
 def option(default: Any, about: str, **bounds: Any) -> Any:
     """Declare an option of a section of the spec. An option is declared nowhere else.
 
-    The check of a spec, the OpenAPI document and docs/api_reference.md are made from it, and a test compares the signature of
-    `tuner.run` with it.
+    The check of a spec, the OpenAPI document and docs/api_reference.md are made from this declaration, and a test compares the
+    signature of `tuner.run` with it.
 
     Args:
         default: the value if the spec does not have the option; `dict` for an empty mapping.
         about: the meaning of the option, in a few words.
-        bounds: what a value must satisfy, named as pydantic names it: ``gt``, ``ge``, ``le``, ``pattern``, ...
+        bounds: the conditions that a value must satisfy, by their names in pydantic: ``gt``, ``ge``, ``le``, ``pattern``, ...
     """
     metadata = {"description": about, **bounds}
     return (
@@ -178,7 +178,7 @@ class Spec:
         "earlier experiments to learn from, by id or name; auto: those with the same metric and a similar space; "
         "null: none",
     )
-    # What was learned from them when the experiment was created; see `tuner.driver.earlier.learn`. It may be empty.
+    # What was learned from earlier experiments when this one was created; see `tuner.driver.earlier.learn`. It may be empty.
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
@@ -193,15 +193,16 @@ class Spec:
         allow_inf_nan=False,
     )
     notes: str = ""  # the user's notes, in Markdown
-    tags: Mapping[str, str] = field(default_factory=dict)  # the user's tags, by which lists are filtered
+    tags: Mapping[str, str] = field(default_factory=dict)  # the user's tags, by which lists of experiments are filtered
     version: int = SPEC_VERSION
-    # The search spaces that users have replaced since it was created, the first one first; and path -> the value that a parameter
-    # of the present space is taken to have had in trials of spaces without it. See `tuner.space.revisions`.
+    # `former_spaces`: the search spaces that users have replaced since the experiment was created, oldest first.
+    # `assumed`: path -> the value that a parameter of the present space is assumed to have in trials of spaces that lack the
+    # parameter. See `tuner.space.revisions`.
     former_spaces: tuple[Mapping[str, Any], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
-    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
-    # two are left out if there are none. No decision depends on it.
+    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself.
+    # "constraints" and "budget" are left out if there are none. No decision depends on this.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -221,7 +222,7 @@ class Spec:
 
     @property
     def space_revision(self) -> int:
-        """The number of the present search space: 0 for the first one, plus 1 for each change."""
+        """The number of the present search space: 0 for the first space, plus 1 for each change."""
         return len(self.former_spaces)
 
     def amended(self, changes: Mapping[str, Any]) -> Spec:

@@ -1,4 +1,4 @@
-"""Random numbers and ids that are computed from a key, so that no state of a random generator has to be saved.
+"""Compute random numbers and ids from a key, so that no state of a random generator has to be saved.
 
 The same key gives the same numbers in every process and after every restart.
 """
@@ -12,7 +12,7 @@ Key = str | int
 
 
 def keyed_seed(seed: int, *key: Key) -> int:
-    """Return 64 bits that depend only on seed and key, not on the process, the platform or the version of Python."""
+    """Return 64 bits that depend only on the seed and the key, not on the process, the platform or the version of Python."""
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 

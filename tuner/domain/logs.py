@@ -1,7 +1,7 @@
-"""The stored log of one rank in one segment: compressed chunks of the file that the rank writes.
+"""Define the stored log of one rank in one segment: compressed chunks of the file that the rank writes.
 
-A chunk knows which bytes of the file it contains, so chunks may be sent twice, overlap, or arrive in any order. Bytes
-that are in no chunk were dropped. An empty chunk marks the end of the file: the rank writes no more.
+A chunk records which bytes of the file it contains, so chunks can be sent twice, overlap, or arrive in any order. Bytes
+that are in no chunk were dropped. An empty chunk marks the end of the file, after which the rank writes nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CHUNK_BYTES = 64 << 10
-_LEVEL = 3  # zlib's level: compresses text almost as well as the best level, in a third of the time
+_LEVEL = 3  # zlib's level, which compresses text almost as well as the best level, in a third of the time
 
 Range = tuple[int, int]
-"""A range of bytes of a log file: first and end; the end is excluded."""
+"""A range of bytes of a log file: the start and the end. The end is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogLimit:
-    """The number of bytes of a log that are kept: the first `head` and the last `tail`."""
+    """The number of bytes of a log to keep: the first `head` bytes and the last `tail` bytes."""
 
     head: int
     tail: int
 
     @classmethod
     def of(cls, total: int) -> LogLimit:
-        """Split a total: a quarter for the head, which has the messages of the start, and the rest for the tail."""
+        """Split a total: a quarter for the head, which contains the start-up messages, and three quarters for the tail."""
         head = total // 4
         return cls(head, total - head)
 
     def kept(self, size: int) -> list[Range]:
-        """Return the ranges that are kept of a file of this size."""
+        """Return the ranges to keep of a file of this size."""
         return merged([(0, min(size, self.head)), (max(0, size - self.tail), size)])
 
 

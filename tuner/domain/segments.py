@@ -1,4 +1,4 @@
-"""The types that a segment and its driver exchange: SegmentRef, Report, Verdict, Outcome.
+"""Define the types that a segment and its driver exchange: SegmentRef, Report, Verdict, Outcome.
 
 Every part from the training session to the store uses these types. The core's own state of a segment is
 `tuner.domain.trial.Segment`.
@@ -16,7 +16,7 @@ FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
 Interruption = Leave | Literal["kill"]
-"""The verdicts that end a segment."""
+"""The ways to end a segment: by one of the verdicts of `Leave`, or by a kill."""
 
 
 class SegmentRef(NamedTuple):
@@ -56,7 +56,7 @@ CAUSES = frozenset(
 
 
 def what_to_do(cause: str | None) -> str:
-    """Return a line that names the section of the docs about a cause of failure."""
+    """Return a line that names the section of the docs that explains a cause of failure."""
     return errors.what_to_do(cause if cause in CAUSES else "failures")
 
 
@@ -65,8 +65,8 @@ class Failure:
     """The reason why a segment failed, in words that help the user to fix it.
 
     kind: "user" counts towards max_failures. "system" (a node was lost or preempted, or the driver host was lost) does
-        not. "spec" fails the trial at once, and "placement" fails the experiment, because every trial asks for the same
-        workers.
+        not. "spec" fails the trial immediately, and "placement" fails the experiment, because every trial asks for the
+        same workers.
     """
 
     kind: FailureKind
@@ -99,18 +99,18 @@ class CheckpointInfo:
     bytes: int = 0
     ready: bool = True  # False while its upload is under way
     node: str | None = None  # Ray's id of the node whose disk has it; None if it is at a URI
-    took_s: float = field(default=0.0, compare=False)  # how long training waited until the content was taken over
-    age_s: float = field(default=0.0, compare=False)  # how long ago that was
+    took_s: float = field(default=0.0, compare=False)  # seconds for which training waited until the content was copied
+    age_s: float = field(default=0.0, compare=False)  # seconds since the content was copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One report of a segment's ranks. The training session makes it; the driver turns it into a `Reported` event.
 
-    time: when it was made, by the rank's monotonic clock. waits: whether the ranks wait for the verdict at this report,
-        so that the trial can be paused or stopped here. offer: the report_no of the next report that will offer a
-        checkpoint; None if unknown. age: seconds between making and sending it. The clocks of two machines may differ,
-        so the driver computes the time of the report from its own clock and the age.
+    time: when the report was made, by the rank's monotonic clock. waits: True if the ranks wait for the verdict at this
+        report, so that the trial can be paused or stopped here. offer: the report_no of the next report that will offer a
+        checkpoint; None if unknown. age: seconds from making the report to sending it. The clocks of two machines may
+        differ, so the driver computes the time of the report from its own clock and the age.
     """
 
     report_no: int  # 1-based within the segment
@@ -128,7 +128,7 @@ class Verdict:
     """The answer to a segment's ranks after a report at which they waited."""
 
     action: VerdictAction = "continue"
-    # report_no within the segment at which they wait next; None: they never wait again
+    # report_no within the segment at which the ranks wait next; None: they never wait again
     next_milestone: int | None = None
     save_checkpoint: bool = False
     reason: str = ""

@@ -25,7 +25,7 @@ class ExperimentState(StrEnum):
 
 
 class TrialState(StrEnum):
-    PENDING = "pending"  # created, its first segment not yet running
+    PENDING = "pending"  # its next segment does not run yet
     RUNNING = "running"
     PAUSED = "paused"  # paused by the scheduler or a user; holds no resources
     COMPLETED = "completed"  # reached its end: the function returned, max_t, or a stop criterion
@@ -55,7 +55,7 @@ class SegmentState(StrEnum):
 
     @property
     def open(self) -> bool:
-        """Return whether it holds a slot and a worker group."""
+        """Return whether a segment in this state holds a slot and a worker group."""
         return self in OPEN_SEGMENTS
 
 

@@ -20,20 +20,20 @@ class Segment:
     ordinal: int  # 1-based within the trial
     cause: Cause
     params: Mapping[str, Any]
-    start_iteration: int  # training_iteration of the checkpoint it starts from; 0 without one
+    start_iteration: int  # training_iteration of the checkpoint that it starts from; 0 without a checkpoint
     source: CheckpointInfo | None
     state: SegmentState = SegmentState.PLANNED
     leaving: Leave | None = None  # the verdict that ends it, if any
     report_no: int = 0  # report_no of its newest report
     iteration: int = 0  # training_iteration of its newest report; before the first report, start_iteration
-    milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
+    milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: they do not wait
     decide_at: float | None = None  # value of time_attr from which the scheduler is asked; None: never
     decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
     offer: int | None = None  # report_no of the next report that will offer a checkpoint
     scored: bool = True  # whether its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
-    commanded: str | None = None  # request to act on at its next report: "pause" by a user, "yield" by the host
-    room_for: str = ""  # why it has to yield, in words
+    commanded: str | None = None  # the request to carry out at its next report: "pause" by a user, "yield" by the host
+    room_for: str = ""  # why the segment has to yield, in words
     opened_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -46,7 +46,7 @@ class Segment:
 
     @property
     def open(self) -> bool:
-        """Return whether it still holds a slot and a worker group."""
+        """Return whether the segment still holds a slot and a worker group."""
         return self.state in OPEN_SEGMENTS
 
     @property
@@ -56,7 +56,7 @@ class Segment:
 
     @property
     def outcome(self) -> str | None:
-        """Return how it ended; None if it has not ended."""
+        """Return how the segment ended; None if it has not ended."""
         return str(self.state) if self.state.ended else None
 
     def move(self, state: SegmentState) -> None:
@@ -76,7 +76,7 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ScoredReport:
-    """A finite value of the objective, with the report that had it."""
+    """A finite value of the objective, and the report that contained it."""
 
     value: float
     iteration: int
@@ -104,11 +104,11 @@ class Trial:
     failures: int = 0  # failures of the user's code
     system_failures: int = 0
     failure: Failure | None = None  # the latest
-    reason: str = ""  # reason of the latest decision about it
+    reason: str = ""  # reason for the latest decision about it
     waiting: str = ""  # what its launch waits for
     diverged: bool = False  # whether its newest objective is NaN or infinite
-    held: bool = False  # whether no scheduler may resume it, because a user paused it or it waits for a donor
-    paused_by_scheduler: bool = False  # whether the scheduler may resume it as soon as it is not held
+    held: bool = False  # True if no scheduler may resume it, because a user paused it or it waits for a donor
+    paused_by_scheduler: bool = False  # True if the scheduler may resume it as soon as it is not held
     # the checkpoint from which its next segment would start; see `CheckpointLedger`
     checkpoint: CheckpointInfo | None = None
     checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)  # its own checkpoints, by id, oldest first
@@ -129,12 +129,12 @@ class Trial:
 
     @property
     def segment(self) -> Segment | None:
-        """Return the newest segment that was opened."""
+        """Return the newest segment that was opened; None if none was."""
         return self.segments[-1] if self.segments else None
 
     @property
     def ref(self) -> SegmentRef:
-        """Return the name of the newest segment."""
+        """Return the reference of the newest segment."""
         return SegmentRef(self.number, len(self.segments))
 
     @property
@@ -158,7 +158,7 @@ class Trial:
 
     @property
     def holds_resources(self) -> bool:
-        """Return whether its newest segment is open."""
+        """Return whether the trial's newest segment is open."""
         return bool(self.segments) and self.segments[-1].open
 
 

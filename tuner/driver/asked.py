@@ -1,8 +1,8 @@
-"""Ask and tell: the driver's loop in a thread of the caller's process, with trials that the caller runs.
+"""Implement ask and tell: the driver's loop runs in a thread of the caller's process, and the caller runs the trials.
 
-The loop and the core are the same as for other experiments. Only the groups differ: a segment waits until the caller
-asks for it, and runs until the caller tells its end or a verdict ends it. The methods of `AskedDriver` may be called
-from any thread.
+The loop and the core are the same as for other experiments. Only the groups differ. A segment waits until the caller
+asks for it. It then runs until the caller reports its end or a verdict ends it. The methods of `AskedDriver` can be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 LEASE_S = 15.0
 KEEP_S = 1.0
-"""Seconds between two renewals of the lease, which also look for new commands."""
+"""Seconds between two renewals of the lease. Each renewal also looks for new commands."""
 LOOK_S = 0.005
-"""Seconds between two checks, in a call that waits for the loop."""
+"""A call that waits for the loop checks its state every so many seconds."""
 
 
 class Closed(TunerError):
-    """The loop has ended without an error: the experiment has ended or is paused, or the study was closed."""
+    """Raised when the loop has ended without an error: the experiment has ended or is paused, or the study was closed."""
 
 
 class AskedGroups:
@@ -91,7 +91,7 @@ class AskedGroups:
 
 
 class StoreJournal:
-    """A journal that writes each batch to the store at once."""
+    """Writes each batch to the store immediately."""
 
     def __init__(self, store: Store, experiment: int, epoch: int) -> None:
         self._store, self._experiment, self._epoch = store, experiment, epoch
@@ -104,10 +104,10 @@ class AskedDriver:
     """Drives one experiment in a thread of this process. It is the experiment's single writer."""
 
     def __init__(self, store: Store, record: ExperimentRecord, core: Core) -> None:
-        """Claim the experiment, fold its log, and begin.
+        """Claim the experiment, fold its log, and start the loop.
 
         Raises:
-            Conflict: another process drives it.
+            Conflict: another process drives the experiment.
         """
         self._store, self.record, self.core = store, record, core
         self._epoch = _claimed(store, record)
@@ -188,7 +188,7 @@ class AskedDriver:
         """Return a segment to train, or None once the experiment has ended or is paused.
 
         Raises:
-            Conflict: within `timeout_s`, nothing could be trained, because other trials have to report or end first.
+            Conflict: no segment became available within `timeout_s`, because other trials have to report or end first.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -279,10 +279,10 @@ class AskedDriver:
         return verdict
 
     def end(self, ref: SegmentRef, outcome: Outcome) -> None:
-        """End a segment and wait until that is committed. Do nothing if it has ended already.
+        """End a segment and wait until its end is committed. Do nothing if it has ended already.
 
         Raises:
-            SpecError: the outcome is "returned", but none of its reports had the objective. The trial can continue.
+            SpecError: the outcome is "returned", but no report of the trial had the objective. The trial can continue.
         """
         with contextlib.suppress(Closed):
             self._call(self._told(ref, outcome))

@@ -18,12 +18,12 @@ from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
-"""The number of trials that are started if neither num_samples nor a time budget limits them."""
+"""The number of trials to start if neither num_samples nor a time budget is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Objects from a Python caller that replace parts that the spec names."""
+    """Objects that a Python caller passed to replace the parts named in the spec."""
 
     scheduler: Scheduler | None = None
     searcher: Searcher | None = None
@@ -33,7 +33,7 @@ class Parts:
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
     """Return the core of a new or a stored experiment.
 
-    saves_checkpoints: whether the training function is known to save checkpoints; None if that is not known.
+    saves_checkpoints: True or False if it is known whether the training function saves checkpoints, else None.
 
     Raises:
         SpecError: the parts do not fit the space or each other. The error lists every mistake.
@@ -73,7 +73,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     max_t = getattr(scheduler, "max_t", None)
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
-        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials like the experiment's own
+        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
         message = f"{scheduler.TYPE} uses only one objective; moasha stops early by several, and fifo stops nothing"
         mistakes.found.append(("/scheduler", message))
@@ -116,7 +116,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
 def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], ...]:
     """Return the points that the searcher suggests first: those of the user, then the best ones of earlier experiments.
 
-    A scheduler that proposes configurations starts the latter itself.
+    A scheduler that proposes configurations starts the points of earlier experiments itself.
     """
     learned = () if scheduler.PROPOSES else tuple(each["params"] for each in spec.earlier.get("portfolio", ()))
     return (*spec.points_to_evaluate, *learned)

@@ -1,7 +1,7 @@
 """Learn from earlier experiments: map their trials to the new space, and compute what the new spec stores about them.
 
-The result is stored as JSON in the new experiment's spec (`Spec.earlier`). So it survives a restart, and the deletion
-of an earlier experiment has no effect.
+The result is stored as JSON in the new experiment's spec (`Spec.earlier`). So it survives a restart, and it remains
+when an earlier experiment is deleted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tuner.space import Space
 if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
 
-FEWEST = 5  # minimum number of trials of an earlier experiment that fit the space
-LEAST_SKILL = 0.3  # minimum correlation between the results of trials and their predictions from other trials
-HINTS = 3  # number of best trials of each earlier experiment near which the model looks for new configurations
+FEWEST = 5  # an earlier experiment is used only if at least this many of its trials fit the space
+LEAST_SKILL = (
+    0.3  # minimum correlation between trials' results and the results predicted for them from the other trials
+)
+HINTS = 3  # the model looks for new configurations near this many of the best trials of each earlier experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class EarlierExperiment:
         name: its name in the log.
         objective: its first objective.
         space: its space.
-        recording: its trials. Each configuration is of `space`.
+        recording: its trials. Their configurations are in `space`.
     """
 
     name: str
@@ -45,7 +47,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 
     Returns:
         ``{"experiments": [{"name", "trials", "model", "best"}], "portfolio": [{"params", "covers"}], "notes": [...]}``.
-            `covers` are indices of experiments.
+            `covers` lists the indices of experiments.
     """
     if space.has_grid or not len(space):
         return {
@@ -127,7 +129,7 @@ def _params(space: Space, theirs: Space, trial: RecordedTrial) -> dict[str, Any]
 
 
 def may_fit(space: Space, theirs: Space) -> bool:
-    """Return True if an experiment over the space `theirs` may have trials that belong to `space`."""
+    """Return True if an experiment over the space `theirs` can have trials that fit `space`."""
     mine = {p.path: p.kind == "choice" for p in space.parameters if p.condition is None}
     known = {p.path: p.kind == "choice" for p in theirs.parameters}
     return bool(mine) and mine.items() <= known.items()

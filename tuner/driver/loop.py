@@ -38,28 +38,32 @@ BATCH = 500
 """The largest number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
-"""Waits between attempts to commit while the database is unreachable; the last one repeats. Nothing is answered meanwhile."""
+"""Seconds to wait between attempts to commit while the database is unreachable. The last wait repeats. Nothing is answered
+meanwhile.
+"""
 
 OUTAGE_S = 3600.0
-"""Default of the seconds for which a commit is retried while the database is unreachable."""
+"""By default, a commit is retried for this many seconds while the database is unreachable."""
 
 TRIES = 4
-"""The number of attempts to commit after errors that may be permanent."""
+"""The number of attempts to commit if they fail with errors that may be permanent."""
 
 TELL_S = 60.0
 """Seconds between two lines in the log about the same outage."""
 
 DELETIONS_S = 30.0
-"""Seconds that the end of an experiment waits for deletions of checkpoints."""
+"""At the end of an experiment, the loop waits for deletions of checkpoints until none has finished for this many seconds."""
 
 LOOK_S = 0.05
-"""Seconds between two checks of the inbox during such a wait."""
+"""Seconds between two checks of the inbox while the loop waits for deletions."""
 
 BUDGET_S = 0.25
 """The longest time between two checks of the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
-"""Waits before a heavy searcher that failed is asked again. After the last one, a point is drawn at random."""
+"""Seconds to wait before a heavy searcher that failed is asked again. If it fails after the last wait, a point is drawn at
+random.
+"""
 
 
 @dataclass(slots=True)
@@ -85,7 +89,7 @@ class ExperimentLoop:
         self._amended = asyncio.Event()  # a user may have changed the budget
         self.deciding = (
             asyncio.Lock()
-        )  # held while a thread changes the core, which happens only if the core calls the user's code
+        )  # held while a thread changes the core; only a core that calls the user's code is changed in a thread
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in
@@ -125,7 +129,7 @@ class ExperimentLoop:
     async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
         """Ask the user's stop functions about reports that the core has not seen yet. Return the answers by report_no.
 
-        Only this trial waits for them. Reports at which no function ends the trial are left out.
+        Only this trial waits for the answers. Reports at which no function ends the trial are left out.
         """
         trials = self.core.trials
         found: dict[int, e.StopJudged] = {}
@@ -185,8 +189,8 @@ class ExperimentLoop:
     async def _take(self) -> list[_Item]:
         """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        At the end, this waits for deletions of files, as long as one finishes every `DELETIONS_S`. A command that
-        arrives meanwhile is handled as usual; a resume makes the experiment continue.
+        At the end, this waits for deletions of files until none has finished for `DELETIONS_S`. A command that arrives
+        meanwhile is handled as usual. A resume makes the experiment continue.
         """
         until: float | None = None
         while self._inbox.empty() and self._over():
@@ -214,7 +218,7 @@ class ExperimentLoop:
             self._amended.set()
 
     async def _decide(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function that may call the scheduler: in a thread if the scheduler is, or calls, the user's own code."""
+        """Call a function that may change the core. Call it in a thread if the core may call the user's own code."""
         if not self._foreign:
             return function(*args)
         async with self.deciding:
@@ -240,10 +244,10 @@ class ExperimentLoop:
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                # the event of the start takes another path and may arrive later
+                # SegmentStarted takes another path than the first report, and may arrive later
                 case e.SegmentStarted() | e.Reported():
                     carried_out += self._carried_out(entry.ref)
-                case d.Start():  # until its segment has started
+                case d.Start():  # it stays pending until its segment has started
                     pass
                 case d.Resume() | d.Retry() | d.Exploit():
                     superseded[entry.trial] = seq
@@ -402,7 +406,7 @@ class ExperimentLoop:
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
     async def _watch_budget(self) -> None:
-        """Put BudgetSpent when the time budget is spent, and again if a raised budget is spent too."""
+        """Put BudgetSpent when the time budget is spent. If the budget is then raised, put it again when that is spent."""
         spent, last = self.core.experiment.running_s, time.monotonic()
         while True:
             budget = self.core.spec.limits.time_budget_s
@@ -421,7 +425,7 @@ class ExperimentLoop:
             last = now
 
     async def _watch_gpu_hours(self) -> None:
-        """Put GpuHoursSpent when the GPU hours are used up, and again if a raised limit is used up too."""
+        """Put GpuHoursSpent when the GPU hours are used up. If the limit is then raised, put it again when that is used up."""
         while True:
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
@@ -446,9 +450,9 @@ class ExperimentLoop:
 
 
 def runs_user_code(core: Core) -> bool:
-    """Return whether the core may call the user's own scheduler, searcher or stopper, which may take arbitrarily long.
+    """Return whether the core may call a scheduler, searcher or stopper of the user, whose calls can take arbitrarily long.
 
-    Functions of `stop` do not count, because the shell asks those before the core sees a report.
+    Functions of `stop` do not count, because the shell calls them before the core sees a report.
     """
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})

@@ -50,7 +50,7 @@ def load_parts(blob: bytes | None) -> Parts:
 
 
 def names_code(options: Any) -> bool:
-    """Return whether these options may name functions, as ``"module:name"``. Building such a part imports their modules."""
+    """Return whether these options may name functions, as ``"module:name"``. Building a part from them imports those modules."""
     if isinstance(options, Mapping):
         return any(names_code(value) for value in options.values())
     if isinstance(options, Sequence) and not isinstance(options, str):

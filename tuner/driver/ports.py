@@ -22,7 +22,7 @@ class Inbound(Protocol):
     """The inbound port. Events of one segment are handled in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
-        """Take an event. The returned future is done once the event is committed; it need not be awaited."""
+        """Take an event. The returned future is done once the event is committed. The caller need not await it."""
 
     async def report(self, events: Sequence[Reported]) -> Verdict | None:
         """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them, else None."""
@@ -49,7 +49,7 @@ class Groups(Protocol):
         """
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        """Make the ranks of a segment ask for a verdict soon, or leave; "kill" ends them at once.
+        """Make the ranks of a segment ask for a verdict soon, or leave. "kill" ends them immediately.
 
         Do nothing if the segment has ended already.
         """

@@ -38,7 +38,7 @@ class RecordedTrial:
             something else ended it, so that the rest of its curve is unknown.
         state: its state in the experiment.
         error: the error, if it failed.
-        space_revision: which search space of the experiment its configuration is from.
+        space_revision: the revision of the experiment's search space from which its configuration comes.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Recording:
         slots: the largest number of trials that trained at once.
         startup_s: the median duration of a start, in seconds.
         saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from theirs.
-        seconds: from the first start to the last entry of the log.
+        seconds: the seconds from the first start to the last entry of the log.
     """
 
     trials: Mapping[int, RecordedTrial]
@@ -75,14 +75,14 @@ class Recording:
 
     @property
     def reports(self) -> int:
-        """Return how many reports all trials made together."""
+        """Return the total number of reports of all trials."""
         return sum(len(trial.reports) for trial in self.trials.values())
 
 
 def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
-    """Return a recording with all configurations in the present search space, and how many trials do not lie in it.
+    """Return the recording with all configurations in the present search space, and the number of trials left out.
 
-    Those are left out.
+    A trial is left out if its configuration does not lie in the present space.
     """
     if not revisions.newest:
         return recorded, 0
@@ -97,8 +97,8 @@ def recording(log: Iterable[Entry]) -> Recording:
     """Return the recording that a log contains.
 
     Raises:
-        SpecError: the log cannot be replayed, because trials continued from other trials' checkpoints or reports are
-            missing.
+        SpecError: the log cannot be replayed, because reports are missing or a trial continued from another trial's
+            checkpoint.
     """
     reader = _Reader()
     for _, entry in log:
@@ -182,7 +182,7 @@ class _Reader:
 
     def _report(self, event: e.Reported) -> None:
         trial = self._trials[event.trial]
-        if event.trial not in self._open:  # the report came before the news of the start
+        if event.trial not in self._open:  # the report arrived before SegmentStarted
             self._opened(event.trial)
         self._began = event.time if self._began is None else self._began
         passed = 0.0 if trial.clock is None else max(event.time - trial.clock, 0.0)

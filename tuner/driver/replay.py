@@ -1,9 +1,9 @@
-"""Run recorded trials again in virtual time under another scheduler, to find its cost and its result.
+"""Run recorded trials again in virtual time under another scheduler, to find that scheduler's cost and result.
 
 The core, the scheduler and the searcher are the real ones. Only the training is replaced: a trial makes its recorded
 reports again. No values are made up. If a trial would have continued beyond the end of its record, it is *censored*: it
 ends there, and only bounds of its cost and result are known. Each configuration that a searcher or scheduler proposes
-is replaced by the nearest recorded configuration that is not used yet.
+is replaced by the nearest recorded configuration that has not been used yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.search.constraints import Constraint, read
 from tuner.space import Space
 
 RECORDED = "recorded"
-"""The key under which a trial's searcher state has the number of the recorded trial that it replays."""
+"""The key in a trial's searcher state. Its value is the number of the recorded trial that the trial replays."""
 
 CONFIGURING = ("pbt", "pb2")
 """Schedulers that change configurations during training, so that recorded curves do not apply."""
@@ -40,8 +40,8 @@ class Outcome:
     """The training that a trial got, and its score.
 
     state: the trial's state; "censored" if a replayed trial would have continued beyond its record.
-    iterations: the number of its reports; repeated ones count once.
-    value: its best value of the objective within the constraints, or with scope="last" the last one.
+    iterations: the number of its reports; repeated reports count once.
+    value: its best value of the objective within the constraints; with scope="last", the last such value.
     """
 
     state: TrialState | Literal["censored"]
@@ -70,7 +70,7 @@ class Totals:
         training_s: seconds of training of all trials together, without their starts.
         duration_s: seconds from the first start to the end.
         best_trial: the number of the best recorded trial; None if no trial has a value within the constraints.
-        best_value: its value.
+        best_value: the value of that trial.
     """
 
     trials: int
@@ -83,7 +83,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The outcome of a scheduler with the trials of an experiment, compared with what happened.
+    """The outcome of a scheduler on the trials of an experiment, compared with the experiment's own outcome.
 
     Attributes:
         method: the scheduler and the searcher, in a few words: "asha(reduction_factor=4)".
@@ -111,9 +111,9 @@ class Replay:
 
     @property
     def saved(self) -> float:
-        """Return the share of the reports that would have been saved. It is negative if more would have been made.
+        """Return the share of the reports that would have been saved. It is negative if more reports would have been made.
 
-        It is an upper bound if trials are censored.
+        If trials are censored, the share is an upper bound.
         """
         return 1 - self.replayed.reports / self.recorded.reports
 
@@ -132,8 +132,8 @@ def replay(
         spec: the experiment's spec, with the scheduler, searcher and limits of the replay.
         space: its space. It may be opaque: no configuration is built.
         record: its recording.
-        parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials come in
-            the order of the record.
+        parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials start
+            in the order of the record.
         max_concurrent_trials: how many trials train at once. None: as many as trained at once in the experiment.
 
     Raises:
@@ -245,16 +245,16 @@ class InOrder(Searcher):
 
 
 class _Unused:
-    """Finds the nearest recorded configuration to a proposal, among those that are not used yet."""
+    """Finds the recorded configuration nearest to a proposal, among those that have not been used yet."""
 
     def __init__(self, trials: Sequence[RecordedTrial], space: Space) -> None:
         self._trials, self._space = trials, space
         self._unordered = [p.kind == "choice" and not p.ordered for p in space.parameters]
         self._places = [self._place(trial.params) for trial in trials]
-        self.moved: list[float] = []  # distance of each proposal to its replacement
+        self.moved: list[float] = []  # distance from each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
-        """Return the nearest one, or None if all are used."""
+        """Return the unused trial nearest to a proposal, or None if all have been used."""
         used = {trial.searcher_state.get(RECORDED) for trial in trials}
         place = self._place(params)
         left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]
@@ -265,12 +265,12 @@ class _Unused:
         return self._trials[at]
 
     def _place(self, params: Mapping[str, Any]) -> list[float | None]:
-        """Return the coordinates in the unit cube, None for parameters that are not active."""
+        """Return the coordinates in the unit cube, with None for each parameter that is not active."""
         unit, active = self._space.to_unit(params), self._space.active(params)
         return [u if on else None for u, on in zip(unit, active, strict=True)]
 
     def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance. Two different categories have the distance 1, and so have a value and a missing one."""
+        """Return the Euclidean distance. Different categories have distance 1, as do a value and a missing value."""
         total = 0.0
         for u, v, unordered in zip(a, b, self._unordered, strict=True):
             if u is not None and v is not None and not unordered:
@@ -281,7 +281,7 @@ class _Unused:
 
 
 class Nearest(Searcher):
-    """Replaces each proposal of another searcher by the nearest recorded configuration that is not used yet."""
+    """Replaces each proposal of another searcher with the nearest recorded configuration that has not been used yet."""
 
     TYPE: ClassVar[str] = "recorded"
 
@@ -415,7 +415,7 @@ class _Values:
         return max(found, key=self._objective.score, default=None)
 
     def best(self, values: Sequence[tuple[int, float | None]]) -> tuple[int | None, float | None]:
-        """Return the number and the value of the best trial; among equal ones, the first."""
+        """Return the number and the value of the best trial; among trials with equal values, the first."""
         known = [(number, value) for number, value in values if value is not None]
         return max(known, key=lambda each: self._objective.score(each[1]), default=(None, None))
 

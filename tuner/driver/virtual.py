@@ -1,4 +1,4 @@
-"""Run searches in virtual time, without a cluster: with the same decisions, and reproducible bit for bit.
+"""Run searches in virtual time, without a cluster. The decisions are made as in real time, and are reproducible bit for bit.
 
 def evaluate(config, checkpoint):
     step = checkpoint or 0
@@ -39,7 +39,7 @@ class Simulation:
     """The outcome of a simulated search.
 
     best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
-    trial with the best last value among those trained to their end. error: the error, or why there is no best trial.
+    trial with the best last value among those trained to their end. error: the error, or the reason why no trial is best.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
     log: every event and decision, in the form that a driver commits.
     """
@@ -93,12 +93,12 @@ def simulate(
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; it yields one `Step`
         per report. checkpoint is None at the beginning, otherwise the checkpoint of the step to continue from.
         startup_s: virtual seconds that every start and every resume takes. time_budget_s: virtual seconds from the
-        start of the first trial until everything is stopped. budget: the training of all trials together that the
-        default search may spend, in full trainings. warm_start: experiments to learn from, as
+        start of the first trial until everything is stopped. budget: the limit on the training of all trials
+        together, in full trainings; only for the default search. warm_start: experiments to learn from, as
         `tuner.driver.earlier.EarlierExperiment`.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
-    SpecError. Warnings that `tuner.run` would print are raised as UserWarning and are in the result's `warnings`.
+    SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
     """
     mistakes = ErrorCollector()
     with mistakes:
@@ -129,7 +129,7 @@ def simulate(
     )
     done = _simulation(virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s))
     for warning in done.warnings:
-        warnings.warn(warning, UserWarning, stacklevel=3)  # above `keywords_explained`
+        warnings.warn(warning, UserWarning, stacklevel=3)  # the frame above `keywords_explained`
     return done
 
 

@@ -242,7 +242,7 @@ def _failed(error: Exception) -> Outcome:
 
 
 class _Committed:
-    """The object that `put` returns in virtual time, where everything is done when it returns."""
+    """The result of `put` in virtual time, where the event has been committed when `put` returns."""
 
     def __init__(self, verdict: Verdict | None = None) -> None:
         self._verdict = verdict

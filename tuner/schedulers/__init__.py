@@ -1,8 +1,7 @@
-"""Schedulers, by the names that specs give them. Each is imported when it is first used.
+"""Build schedulers by the names that specs give them. Each scheduler is imported when it is first used.
 
-`from_json` builds one from ``{"type": "asha", "max_t": 27}``. `from_argument` takes what Python code passes: a name,
-such a dict, a scheduler, or an object of `ray.tune.schedulers`. A new scheduler is a module and an entry in
-`REGISTRY`.
+`from_json` builds a scheduler from ``{"type": "asha", "max_t": 27}``. `from_argument` accepts a name, such a dict, a
+scheduler, or an object of `ray.tune.schedulers`. A new scheduler needs a module and an entry in `REGISTRY`.
 """
 
 from __future__ import annotations

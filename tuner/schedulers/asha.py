@@ -1,4 +1,4 @@
-"""ASHA with stopping: at each rung, a trial continues only if it is among the best 1/eta of those that have reached it.
+"""ASHA with stopping: a trial continues past a rung only if it is among the best 1/eta of the trials that have reached it.
 
 Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel Hyperparameter
 Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes trials, as in
@@ -34,7 +34,7 @@ class ASHAScheduler(SuccessiveHalving):
     """Asynchronous successive halving that stops the worst trials at each rung. No trial waits for another.
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Trials
-    that tie with the last of these continue too. A report that skips rungs is entered in the highest rung that it
+    that tie with the last of these trials continue too. A report that skips rungs is entered in the highest rung that it
     passes. A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
     Trials that violate the constraints of the search are ranked below all others, ordered by the size of the violation.
 
@@ -62,7 +62,7 @@ class ASHAScheduler(SuccessiveHalving):
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:
-        """Return the trial's score; if it violates the constraints, a value below all scores, lower for larger violations."""
+        """Return the trial's score. If it violates the constraints, return a value below all scores, lower for larger excess."""
         excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
         return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 

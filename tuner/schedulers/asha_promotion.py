@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, rank_of, reported
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
-"""(score, -order of arrival). The greater entry is better, so among equal scores the earlier one is."""
+"""(score, -order of arrival). The greater entry is better, so among equal scores the earlier entry wins."""
 
 
 @dataclass(slots=True)
@@ -43,16 +43,16 @@ class PromotionState:
     passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
     waits: dict[int, Entry] = field(default_factory=dict)  # trial -> its entry in the rung where it waits
     newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
-    promoted: bool = False  # whether the newest entry was promoted at once
+    promoted: bool = False  # whether the newest entry was promoted on arrival
 
 
 class ASHAPromotionScheduler(SuccessiveHalving):
-    """Asynchronous successive halving by promotion: no trial is stopped; trials wait at their rungs until they are promoted.
+    """Asynchronous successive halving by promotion. No trial is stopped. Trials wait at their rungs until they are promoted.
 
     A free worker group resumes a trial that is among the top floor(n/eta) of the n entries of its rung and has not
     been promoted from it. Higher rungs come first, then better trials. If there is no such trial, a new one is
     started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted once
-    per rung. Among equal scores, the one that arrived first is better.
+    per rung. Among trials with equal scores, the trial that arrived first is better.
 
     The trainable should save a checkpoint at each pause. If it saves none, each promotion restarts the trial from the
     beginning (the decision's reason says so), and `asha` is the better choice.
@@ -65,7 +65,7 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     RUNG = PromotionRung
 
     def record(self, fact: Fact, trials: Population) -> None:
-        """Enter a report in its rung, and note whether its trial is promoted at once."""
+        """Enter a report in its rung, and note whether its trial is promoted on arrival."""
         state: PromotionState = self.state
         state.promoted = False
         if isinstance(fact, TrialEnded):
@@ -98,7 +98,7 @@ class ASHAPromotionScheduler(SuccessiveHalving):
             self.state.rungs[self.bracket(trial)][self.state.passed[trial] - 1].waiting.remove(entry)
 
     def _promotable(self) -> Iterator[tuple[PromotionRung, Entry]]:
-        """Yield the entries that may be promoted, with their rungs: the highest rung first, and the best of a rung first."""
+        """Yield the entries that may be promoted, with their rungs: the highest rung first, and within a rung the best first."""
         state: PromotionState = self.state
         found = [
             (self._levels[bracket].level(index) or 0.0, bracket, rung)

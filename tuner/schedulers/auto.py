@@ -12,10 +12,10 @@ from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 
 FEW = 4
-"""Up to this number of trials, all trials are trained to the end."""
+"""All trials are trained to the end if there are at most this many."""
 
 MOST_FOR_GP = 200
-"""Up to about this number of trials, Optuna's Gaussian process does better than its TPE. With more, it is too slow."""
+"""Up to about this many trials, Optuna's Gaussian process does better than its TPE. With more trials, it is too slow."""
 
 MODELS = ("tpe", "gp", "cmaes", "nsgaii", "optuna", "ray")
 """Searchers that learn from the results of trials. Results of trials that were stopped early mislead them."""
@@ -39,8 +39,8 @@ def resolve(
         searcher: the type of that searcher.
 
     Returns:
-        The scheduler, without `setup`; the JSON form of the searcher, to use if the user named none; the reason, for
-        the experiment's log.
+        The scheduler, before `setup`; the JSON form of the searcher to use if the user named none; the reason, for the
+        experiment's log.
     """
     kind, search, why = _choice(
         context, saves_checkpoints, objectives, searcher if searcher_given else None, searcher_given

@@ -1,7 +1,7 @@
-"""The interface of a scheduler: a pure state machine that decides which trials train.
+"""Define the interface of a scheduler, a pure state machine that decides which trials train.
 
-A scheduler has no clock, no I/O, no threads and no random generator of its own. It has three kinds of methods. Keeping
-them apart lets a search survive the death of its driver.
+A scheduler has no clock, no I/O, no threads and no random generator. It has three kinds of methods. Because they are
+kept apart, a search survives the death of its driver.
 
 * `record` and `enacted` apply facts to `state`. They are cheap.
 * `decide` and `choose` read `state` and the population and return decisions. They may be expensive, and change *nothing*.
@@ -56,7 +56,7 @@ class SchedulerContext:
     checkpoints: bool = True  # False if the trainable is known to save no checkpoints
     time_budget_s: float | None = None  # seconds of running time, if the experiment has such a limit
     scope: str = "all"  # the value of a trial that counts: "all" for its best one, "last" for its last one
-    budget: float | None = None  # full trainings of all trials together, if the experiment has such a limit
+    budget: float | None = None  # limit on the training of all trials together, in full trainings, if there is one
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`
     constraints: tuple[MetricConstraint, ...] = ()  # bounds that results must satisfy
@@ -70,9 +70,9 @@ class SchedulerContext:
         return self.objectives or (self.objective,)
 
     def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return the trial's configuration in the present space; None if it does not lie in it.
+        """Return the trial's configuration in the present space; None if it does not lie in that space.
 
-        A trial keeps the configuration of the space from which it was proposed, see `tuner.space.revisions`.
+        A trial keeps the configuration of the space from which it was proposed; see `tuner.space.revisions`.
         """
         return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
@@ -110,7 +110,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRestarted:
-    """A segment begins. After a retry, it may begin before the last iteration that was reported.
+    """A segment begins. After a retry, it may begin before the last reported iteration.
 
     This fact comes before the segment's first report.
     """
@@ -162,7 +162,7 @@ class Scheduler(ABC):
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
-    #: True if it can go on in a search space that a user has changed, see `amend`
+    #: True if it can continue in a search space that a user has changed; see `amend`
     REVISES: ClassVar[bool] = True
     #: True if it uses all objectives, not only the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
@@ -176,7 +176,7 @@ class Scheduler(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if cls.__init__ is not object.__init__:  # its own or an inherited one
+        if cls.__init__ is not object.__init__:  # its own `__init__`, or an inherited one
             cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SchedulerContext) -> None:
@@ -188,14 +188,14 @@ class Scheduler(ABC):
         self.context = context
 
     def amend(self, context: SchedulerContext) -> None:
-        """Adapt to changes of num_samples, limits or the search space by a user. The rest of the context is as in `setup`.
+        """Adapt to a user's changes of num_samples, limits or the search space. The rest of the context is as in `setup`.
 
-        A scheduler that looks at configurations reads them by `SchedulerContext.params_of`.
+        A scheduler that reads configurations must get them from `SchedulerContext.params_of`.
         """
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
-        """Return the scheduler's own `max_t`, or the experiment's if that is None.
+        """Return `max_t`, the scheduler's own value, or the experiment's if `max_t` is None.
 
         Raises:
             SpecError: `time_attr` is not the experiment's.
@@ -217,11 +217,11 @@ class Scheduler(ABC):
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 
     def budget_words(self) -> str | None:
-        """Return how much the search may train and which argument raises that, or None if the scheduler sets no limit."""
+        """Return the scheduler's limit on the training and the argument that raises it, in words; None if it sets no limit."""
         return None
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
-        """Return the value of time_attr at which `decide` is called for this trial next, or None for never.
+        """Return the value of time_attr at which `decide` is next called for this trial, or None for never.
 
         It is above the trial's current value.
         """
@@ -245,7 +245,7 @@ class Scheduler(ABC):
             may_start: True if another new trial is allowed.
 
         Returns:
-            A Start, a Resume, or an Exploit, which resumes a paused trial from a donor's checkpoint. With None, the
+            A Start, a Resume, or an Exploit, which resumes a paused trial from a donor's checkpoint. If it is None, the
             worker group stays free, and the core asks again after the next event.
         """
         if may_start:
@@ -258,11 +258,11 @@ class Scheduler(ABC):
 
     @staticmethod
     def fit(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fit the model. This is a pure function of JSON to JSON, and runs in another process."""
+        """Fit the model. This is a pure function from JSON to JSON, and runs in another process."""
         raise TypeError("this scheduler fits no model")
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
-        """Return why the search is over, although trials are paused or could be started; None if it is not over."""
+        """Return why the search is over although trials are paused or could be started; None if it is not over."""
         return None
 
 

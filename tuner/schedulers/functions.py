@@ -129,7 +129,7 @@ def function_name(name: str, function: Any) -> str:
 
 
 def sealed(function: Callable[..., Any]) -> Unloaded:
-    """Return the function in a form that is not loaded, together with what it refers to, until it is called."""
+    """Return the function in a form that is unpickled, with the objects that it refers to, only when it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
     from tuner.usercode.pickling import dumps

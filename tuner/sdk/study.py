@@ -225,7 +225,7 @@ class Study:
         return str(self._store.experiments.get(self.id).state)
 
     def result(self) -> Result:
-        """Return what the study has found so far, as `tuner.run` returns it."""
+        """Return the result of the study so far, of the same type as `tuner.run` returns."""
         return Result.load(self._store, self.id)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ Source = Result | Checkpoint | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A checkpoint and what is known about it. If the checkpoint belongs to no result, most fields are unknown."""
+    """A checkpoint and its origin. Most fields are None if the checkpoint does not come from a result."""
 
     checkpoint: Checkpoint
     config: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Origin:
 
 
 def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
-    """Return the best checkpoint of a search, with what is known about it.
+    """Return the best checkpoint of a search, with its origin.
 
     Args:
         source: a result, an experiment, or a checkpoint.

@@ -16,35 +16,35 @@ AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.spec LIKE ? OR e.changes LIKE
 
 
 class Bundles:
-    """Whoever is about to use a bundle calls `touch` first, and then looks whether the file is there."""
+    """The times when bundles were last used. Call `touch` before you use a bundle, and then check that the file exists."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def touch(self, names: Iterable[str], now: float | None = None) -> None:
-        """Note that these bundles are used now, so that `prune` does not delete them. It waits for a deletion that has begun.
+        """Record that these bundles are used now, so that `prune` does not delete them. Wait for a deletion that has begun.
 
-        Names that are not known are left out.
+        Unknown names are ignored.
         """
         with self._database.write() as cursor:
-            for name in sorted(names):  # everybody takes the locks in this order
+            for name in sorted(names):  # the same order in all processes, to avoid deadlocks
                 cursor.execute(_TOUCH, (at(now), name, at(now)))
 
     def add(self, name: str, now: float | None = None) -> None:
-        """Note that a new bundle is stored."""
+        """Record that a new bundle is stored."""
         with self._database.write() as cursor:
             cursor.execute(_NOTICE, (name, at(now)))
 
     def prune(
         self, stored: Iterable[str], before: float, delete: Callable[[str], bool], now: float | None = None
     ) -> int:
-        """Delete the bundles that were last used before this time and that no experiment refers to. Return how many.
+        """Delete the bundles that were last used before this time and that no experiment refers to. Return their number.
 
         Args:
-            stored: the SHA-256 of each bundle in the storage. One that is not known yet counts as used now.
+            stored: the SHA-256 of each bundle in the storage. A bundle that is not known yet counts as used now.
             before: the time.
-            delete: deletes the files of a bundle, and returns whether there were any. It is called before the commit, so that
-                nobody who touches the bundle at the same time finds files that are about to be deleted.
+            delete: deletes the files of a bundle, and returns whether there were any. It is called before the commit, so that a
+                process that touches the bundle at the same time does not find files that are about to be deleted.
             now: the time.
         """
         with self._database.write() as cursor:

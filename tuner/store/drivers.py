@@ -115,7 +115,7 @@ class Drivers:
 
         Args:
             experiment_id: the internal id.
-            after: the event_seq of the last entry that is not wanted.
+            after: yield only entries after this event_seq.
             thinned: also yield the log of a thinned experiment, in which most reports lack some or all of their metrics.
 
         Raises:

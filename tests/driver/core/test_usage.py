@@ -41,6 +41,14 @@ def test_time_counts_from_the_room_to_the_end_for_every_gpu() -> None:
     assert bench.successor().core.summary()["gpu_hours"] == bench.core.summary()["gpu_hours"]
 
 
+def test_a_report_that_comes_before_the_start_was_measured_does_not_shorten_the_time() -> None:
+    bench = Bench(scaling=GPUS)
+    bench.now = 110.0
+    bench.reported(0)  # at 111 s
+    bench.feed(e.SegmentStarted(time=112.0, trial=0, segment=1, held_s=12.0))
+    assert bench.core.experiment.usage.seconds(120.0) == 20.0
+
+
 def test_trials_that_are_stopped_save_what_they_would_have_used_until_max_t() -> None:
     bench = Bench(scaling=GPUS, max_t=10)
     bench.feed(e.SegmentStarted(time=100.0, trial=0, segment=1))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.serving import until
+from tests.services import until
 from tuner.driver.hosts import no_dashboard_agent, ray_start
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")

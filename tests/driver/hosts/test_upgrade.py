@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from tests.serving import SLOW, until
+from tests.services import SLOW, until
 from tuner.driver.hosts import shared
 from tuner.driver.hosts.cluster import connect
 from tuner.driver.hosts.link import Link

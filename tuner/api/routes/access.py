@@ -82,7 +82,7 @@ class Token(Model):
     """A token without its secret."""
 
     id: Annotated[str, Field(description="tok_...")]
-    name: Annotated[str, Field(description="who or what the token is for")]
+    name: Annotated[str, Field(description="the person or program that uses it")]
     role: Annotated[RoleName, Field(description="what it allows")]
     project: Annotated[str | None, Field(description="the only project that it sees; null: all")]
     created_at: Annotated[str, Field(description="when it was created")]

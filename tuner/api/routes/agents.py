@@ -70,7 +70,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     "/experiments/{experiment}/assignments/{lease}/reports",
     response_model=schemas.AgentVerdict,
     responses=USUAL,
-    summary="Report what the trial has reached, and get the verdict.",
+    summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     """Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then."""
@@ -96,7 +96,7 @@ async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data:
     "/experiments/{experiment}/assignments/{lease}/heartbeat",
     response_model=schemas.Heartbeat,
     responses=USUAL,
-    summary="Renew a lease, and learn whether the trial should end.",
+    summary="Renew a lease, and get the action that the trial should take.",
 )
 async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.Heartbeat.of(await _about(here, "heartbeat", experiment, lease, {})))
@@ -120,7 +120,7 @@ async def log(here: Here, experiment: ExperimentName, lease: Lease, data: Requir
     "/experiments/{experiment}/assignments/{lease}/complete",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Say that the training is complete.",
+    summary="Complete the trial: its training has ended.",
 )
 async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: OptionalBody) -> Response:
     said = checked(schemas.Completion, {} if data is None else data).model_dump()

@@ -36,7 +36,7 @@ ZIP = {
     "/bundles/{sha256}",
     response_model=schemas.Bundle,
     responses={**NOT_FOUND, **BAD},
-    summary="Say whether a code bundle has been uploaded.",
+    summary="Check whether a code bundle has been uploaded.",
 )
 def get(here: Here, sha256: Sha256) -> Response:
     return answer(schemas.Bundle.of(here.bundles.get(_name(sha256))))

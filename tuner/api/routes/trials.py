@@ -192,7 +192,7 @@ def lineage(here: Here, trial_id: TrialId) -> Response:
     "/trials/{trial_id}/neighbours",
     response_model=schemas.Neighbours,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the trials with the most similar configurations, and their best values.",
+    summary="Get the trials with the most similar configurations, and their results.",
 )
 def neighbours(
     here: Here,

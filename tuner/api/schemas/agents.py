@@ -140,7 +140,7 @@ class Assignment(Model):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
-        """Return the assignment that the driver has made."""
+        """Return the assignment in the driver's answer."""
         return cls.model_validate(found)
 
 
@@ -281,7 +281,7 @@ class AgentFailure(Body):
 
 
 class LeaseState(Model):
-    """The answer to a call that needs no other answer."""
+    """The answer to a request that returns no other data."""
 
     ended: Annotated[bool, Field(description="true if this call has ended the lease")]
 

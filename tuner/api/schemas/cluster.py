@@ -88,7 +88,7 @@ class Cluster(Model):
 
     @classmethod
     def of(cls, found: Mapping[str, Any], numbers: Mapping[str, int]) -> Self:
-        """Return the cluster as a driver has described it. `numbers`: id of a trial -> its number."""
+        """Return the driver's answer in the form of the API. `numbers`: id of a trial -> its number."""
         completed = {
             part: [
                 {**item, "since": rfc3339(item["since"]), "trial_number": numbers.get(item["trial_id"])}

@@ -139,7 +139,7 @@ class Problem(Model):
     type: Annotated[str, Field(description="always about:blank")] = "about:blank"
     title: Annotated[str, Field(description="the reason phrase of the HTTP status")]
     status: Annotated[int, Field(description="the HTTP status")]
-    detail: Annotated[str, Field(description="what is wrong, in a sentence")]
+    detail: Annotated[str, Field(description="the error, in a sentence")]
     request_id: Annotated[
         str | None, Field(description="the id of the request, as in the header X-Request-Id and in the service's log")
     ] = None

@@ -21,7 +21,7 @@ class RunSegment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Make the ranks of this segment agree on a report at which they wait for the verdict; or kill them."""
+    """Make the ranks of this segment agree on a report at which they wait for the verdict, or kill the ranks."""
 
     segment: SegmentRef
     why: Interruption
@@ -43,14 +43,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoint:
-    """Delete a checkpoint that nothing refers to any more; answer with `CheckpointDeleted`."""
+    """Delete a checkpoint that nothing refers to; answer with `CheckpointDeleted`."""
 
     trial: int
     info: CheckpointInfo
 
 
 Question = Ask | Fit
-"""Something that the core asks to be computed in another process."""
+"""A computation that the core requests from another process."""
 
 Action = RunSegment | Interrupt | Question | DeleteCheckpoint
 

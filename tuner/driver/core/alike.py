@@ -17,7 +17,7 @@ _MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """Return the kind and place of a failure, which are equal for the same mistake; None if other trials may not fail so.
+    """Return the kind and place of a failure, equal for the same mistake; None if other trials may not fail in the same way.
 
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a function that
     returned without a report, ("no report", "its end"). Lost nodes, killed processes and lack of memory give None.
@@ -35,7 +35,7 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Return the reason to end the search, if the first ALIKE trials (with the one that fails now) failed in the same way.
+    """Return the reason to end the search, if the first ALIKE trials (including this one) failed in the same way.
 
     This is the case if all raise the same exception at the same line, or all return without a report. Return None if
     any trial has ever reported or has ended in another way. Trials that will be retried do not count as failed.

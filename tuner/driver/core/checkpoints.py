@@ -1,4 +1,4 @@
-"""The checkpoints of an experiment: which exist, which one each trial would start from, and which may be deleted.
+"""Keep track of an experiment's checkpoints: which exist, from which each trial would start, and which can be deleted.
 
 The ledger is a part of `State`: the same log entries give the same ledger, live and after a restart.
 """
@@ -21,8 +21,8 @@ class CheckpointLedger:
 
     Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint. A
     checkpoint is usable if it is ready and complete and its report has been committed, because a trial must never start
-    ahead of its reports. After an exploit, only checkpoints saved since then are usable; until there is one, the trial
-    starts from the donor's checkpoint that the exploit named.
+    ahead of its reports. After an exploit, only checkpoints saved since then are usable. Until the trial has saved
+    one, it starts from the donor's checkpoint that the exploit named.
 
     A checkpoint is removed from `Trial.checkpoints` when its deletion is decided; `take_decided` returns such
     deletions. A deletion stays decided, even after a restart, until `deleted` confirms it.
@@ -40,8 +40,8 @@ class CheckpointLedger:
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
-        self.deleting: dict[str, Deletion] = {}  # decided, and not confirmed yet
-        self._decided: list[Deletion] = []  # decided since `take_decided` was called
+        self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
+        self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
     def take_decided(self) -> list[Deletion]:
         """Return the deletions that were decided since the last call."""
@@ -67,7 +67,7 @@ class CheckpointLedger:
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
-        """Change the number of requests of users that need a checkpoint. Ignore an empty id."""
+        """Add `more`, which can be negative, to the number of user requests that need a checkpoint. Ignore an empty id."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
@@ -79,8 +79,8 @@ class CheckpointLedger:
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
         """Add a checkpoint that `segment` of the trial saved, or record that a known one has become ready.
 
-        `value` and `t` are the objective and the time_attr value of its report, if that is known. Calls may come in any
-        order, even before the report or after later checkpoints. A call after its deletion was decided is ignored.
+        `value` and `t` are the objective and the time_attr value of the checkpoint's report, if that report is known. The
+        call can come before the report, or after later checkpoints. Once the deletion is decided, calls are ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
@@ -101,7 +101,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
-        """Record that the report of this iteration is committed, so that a checkpoint that arrived before it becomes usable."""
+        """Record that the report of this iteration is committed. If its checkpoint arrived earlier, it becomes usable now."""
         early = self._early.get(trial.number)
         if not early:
             return
@@ -121,7 +121,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints without a report, and unfinished uploads. An upload is added again if it turns out to be complete."""
+        """Drop checkpoints without a report, and unfinished uploads. An upload that turns out to be complete is added again."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -152,7 +152,7 @@ class CheckpointLedger:
         self.deleting.pop(checkpoint, None)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
-        if checkpoint in trial.checkpoints:  # decided by an earlier version, with other rules
+        if checkpoint in trial.checkpoints:  # an earlier version with other rules decided the deletion
             self._drop(trial, checkpoint)
             self._choose_start(trial)
 
@@ -207,9 +207,9 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from this new or now ready checkpoint, if it is newer than its current one.
+        """Let the trial start from this checkpoint, which is new or has become ready, if it is newer than the current one.
 
-        It does not look at other checkpoints, because a trial may keep thousands.
+        This does not look at other checkpoints, because a trial may keep thousands.
         """
         present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
         if present is None or present is kept or present.segment < trial.line_begins:
@@ -244,7 +244,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def _pinned(self) -> Iterator[str]:
-        """Yield the checkpoints that are pinned, that an open or planned segment starts from, or that others would start from."""
+        """Yield the checkpoints that users need, that an open or planned segment starts from, or that others would start from."""
         yield from self._kept
         for name, borrowers in self._borrowers.items():
             if not all(self._trials[number].state.ended for number in borrowers):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 _OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
-"""Events that are ignored once their segment has ended. `CheckpointSaved` is not one, since it may come later."""
+"""Events that are ignored once their segment has ended. `CheckpointSaved` is not among them, because it may come later."""
 
 
 class Core:
@@ -80,7 +80,7 @@ class Core:
         return self.experiment.standing.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
-        """Apply an entry that was committed before. Decide nothing and do nothing."""
+        """Apply a committed entry. Make no decisions and produce no actions."""
         self.experiment.apply(seq, entry, Effects())
 
     def handle(self, event: Event) -> Effects:
@@ -92,7 +92,7 @@ class Core:
         facts = self._apply(event)
         for decision in self.decider.after_event(event, self.experiment.missed[missed:]):
             facts += self._take(decision)
-        for fact in facts:  # a decision about one may lead to more facts
+        for fact in facts:  # a decision about a fact may lead to more facts
             for decision in self.decider.after_fact(fact):
                 facts += self._take(decision)
         for step in self.decider.next_steps(event):

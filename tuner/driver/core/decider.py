@@ -37,7 +37,7 @@ GIVE_UP_AFTER = 10
 """The experiment fails once this many trials have failed and none has ever reported."""
 
 FIT_AGAIN_S = 30.0
-"""Seconds to wait for a new model fit after one that failed."""
+"""Seconds to wait after a failed model fit before a new fit is requested."""
 
 _S, _X = TrialState, ExperimentState
 
@@ -53,16 +53,16 @@ class Judgement(NamedTuple):
 class Decider:
     """Makes the decisions about one experiment.
 
-    It remembers the questions that other processes are answering, so that it asks none of them twice. They are not kept
-    over a restart, which ends those processes too.
+    It remembers the questions that other processes are answering, so that it asks no question twice. A restart ends
+    those processes, so the questions are not stored.
     """
 
     def __init__(self, experiment: State, searcher: Searcher, notes: Sequence[str] = ()) -> None:
         self.experiment, self.searcher, self.notes = experiment, searcher, notes
         self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
-        self._outdated = False  # the space was changed since, so it is asked again
-        self._exhausted = False  # the searcher had no more configurations
+        self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
+        self._exhausted = False  # the searcher has no more configurations
         self._fitting = False
         self._fit_again = 0.0
 
@@ -132,12 +132,12 @@ class Decider:
                 assert_never(event)
 
     def _trials_inside(self) -> str:
-        """Say how many trials lie in the space that has just been changed."""
+        """Return a phrase that says how many trials lie in the changed space."""
         lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
         return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
-        """Start the proposed trial. If users have enqueued trials meanwhile, those come first, and this one is proposed again."""
+        """Start the proposed trial. If users have enqueued trials, those start first, and the searcher is asked again."""
         (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)
         if event.params is None or self.experiment.queue or outdated:
             return
@@ -199,7 +199,7 @@ class Decider:
         yield from stop_all(self.experiment, why)
         yield d.Finish(reason=why, failed=True)
 
-    # -- what follows after any event ------------------------------------------------------------------------------------
+    # -- after every event -----------------------------------------------------------------------------------------------
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
         """Yield the decisions that follow once an event and its facts have been handled."""
@@ -218,10 +218,10 @@ class Decider:
             yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
-        """Start the exploits whose donor's checkpoint has become ready, and resume the trials that wait for one in vain.
+        """Start each exploit whose donor's checkpoint has become ready. Resume each trial that waits for a checkpoint in vain.
 
-        A checkpoint may be ready before its report makes it usable. A donor without a checkpoint that is not running
-        will not get one, since it may be paused until others reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. If the donor has no checkpoint and is not running, it
+        will not save one, because it may be paused until other trials reach the end of an interval.
         """
         why = "trial {} has no checkpoint that this one could continue from, and is saving none"
         found: list[Decision] = []
@@ -237,7 +237,7 @@ class Decider:
         return found
 
     def _obey(self, trial: Trial) -> Iterator[Decision]:
-        """Pause the trial if a user or another experiment has requested it and the report did not end it.
+        """Pause the trial if a user or another experiment has requested that and the report did not end the trial.
 
         The ranks must be waiting, because reports after the decision to pause would be checked neither by the scheduler
         nor against max_t. A trial that makes room for another experiment is resumed at once; its next segment waits for
@@ -306,7 +306,7 @@ class Decider:
     def _nothing_is_left(self) -> bool:
         """Return whether nothing is running or pending that could lead to another segment.
 
-        The fit of a model can do so only if a trial is paused, because the choice of a new trial does not wait for it.
+        A model fit can lead to a segment only if a trial is paused, because the choice of a new trial does not wait for fits.
         """
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
         waits = fitting or self.experiment.exploits or self._asked is not None
@@ -370,7 +370,7 @@ class Decider:
         return _may_deliver(self.trials[decision.donor])
 
     def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
-        """Warn once, when a scheduler resumes a trial that has no checkpoint to continue from."""
+        """Warn once if a scheduler resumes a trial that has no checkpoint to continue from."""
         if trial.checkpoint is not None or not trial.iteration:
             return
         for other in self.trials:
@@ -378,7 +378,7 @@ class Decider:
             if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
                 return
         why = (
-            f"trial {trial.number} starts over, {counted(trial.iteration, 'report')} once more, because its "
+            f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because its "
             "function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes, "
             "such as asha"
         )
@@ -423,7 +423,7 @@ class Decider:
     def go_on(self, trial: Trial, segment: Segment) -> Judgement:
         """Return the verdict for a segment that continues: whether to save a checkpoint, and the next milestone."""
         spec = self.experiment.spec
-        asked = (  # the verdict is requested again because its answer was lost, or the scheduler was asked just now
+        asked = (  # the verdict is requested again because the answer was lost, or the scheduler has just been asked
             segment.decided_at == segment.report_no > 0
             or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
         )

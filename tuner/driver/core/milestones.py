@@ -1,4 +1,4 @@
-"""The report at which the ranks of a segment wait next.
+"""Compute the next report at which the ranks of a segment wait.
 
 They wait for the scheduler, a stopper or max_t, or because a checkpoint may be due, by time or for a new best value.
 """
@@ -55,7 +55,7 @@ def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | 
 def _next_best(spec: Spec, segment: Segment) -> int | None:
     """Return the next report at which the training code can save a checkpoint of a new best value (`segment.offer`).
 
-    While that is not known, the ranks wait at ever longer intervals.
+    While that report is not known, the ranks wait at ever longer intervals.
     """
     if spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1:
         return None

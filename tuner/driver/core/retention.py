@@ -18,8 +18,8 @@ def superfluous(
 ) -> list[KeptCheckpoint]:
     """Return the checkpoints that are neither needed, nor among the newest `keep_last`, nor among the best `keep_best`.
 
-    kept: the usable checkpoints of one trial, oldest first. needed: ids of those that must be kept. The newest one is
-        always kept. The policy keeps all if one of its two numbers is None.
+    kept: the usable checkpoints of one trial, oldest first. needed: ids of those that must be kept. The newest
+        checkpoint is always kept. The policy keeps all checkpoints if one of its two numbers is None.
     """
     if policy.keep_last is None or policy.keep_best is None:  # the same as keeps_all, in a form that mypy understands
         return []

@@ -1,6 +1,6 @@
-"""The life cycle of segments: planned, opened when a slot is free, entered by their ranks, left, closed.
+"""Manage the life cycle of segments: they are planned, opened when a slot is free, entered by their ranks, left and closed.
 
-`tuner.domain.states.SEGMENT_CHANGES` is the table of its legal changes.
+`tuner.domain.states.SEGMENT_CHANGES` is the table of the legal changes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Segments:
     def plan(
         self, trial: Trial, cause: Cause, decision_seq: int, source: CheckpointInfo | None = None
     ) -> Interrupt | None:
-        """Plan the trial's next segment, and end the current one like `leave`. The plan replaces an earlier plan.
+        """Plan the trial's next segment, and end the current one like `leave`. The plan replaces any earlier plan.
 
-        It opens once the current segment has ended and a slot is free. decision_seq: event_seq of the decision that it
-        carries out. source: for an exploit, the donor's checkpoint; other segments start from the newest usable
-        checkpoint at the time when they open.
+        The next segment opens once the current one has ended and a slot is free. decision_seq: event_seq of the decision
+        that it carries out. source: for an exploit, the donor's checkpoint. Other segments start from the checkpoint that
+        is the newest usable one when they open.
         """
         self.drop_plan(trial)
         self._decided[trial.number] = decision_seq
@@ -67,7 +67,7 @@ class Segments:
             trial.next = None
 
     def open_next(self, slots: int, now: float) -> Iterator[RunSegment]:
-        """Open planned segments, in the order in which they became ready, as long as a slot is free."""
+        """Open planned segments in the order in which they became ready, until no slot is free."""
         while self.ready and self.open < slots:
             trial = self._trials[self.ready.popleft()]
             segment = trial.next
@@ -90,7 +90,7 @@ class Segments:
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
         """Record that the ranks are in the training function. Return False if a verdict is already ending the segment.
 
-        This is known from `SegmentStarted`, or from the first report if that arrives earlier.
+        `SegmentStarted` tells this, or the first report if that arrives earlier.
         """
         segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""
@@ -118,7 +118,7 @@ class Segments:
         return None if waits else Interrupt(trial.ref, how)
 
     def close(self, trial: Trial, end: SegmentState, time: float) -> None:
-        """Close the trial's open segment: its worker group is free. A planned segment becomes ready."""
+        """Close the trial's open segment, whose slot is now free. If the next segment is planned, it becomes ready."""
         segment = trial.segments[-1]
         segment.move(end)
         segment.ended_at = time

@@ -1,7 +1,7 @@
 """Find the best trial: by all reports, and among the trials that were trained to their end.
 
 Only reports within the constraints count. A report is judged by the newest value of each metric, because not every report has
-all of them.
+all metrics.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Standing:
         return max(marks, key=lambda pair: (self._score(pair[0]), -pair[1].number))[1] if marks else None
 
     def best_finished(self, trials: Population) -> Trial | None:
-        """Return the completed trial with the best last value; None if no trial has completed with a usable one."""
+        """Return the completed trial with the best last value; None if no completed trial has a usable one."""
         return None if self._finished is None else trials[self._finished[1]]
 
     def summary(self, trials: Population) -> dict[str, Any] | None:
@@ -101,7 +101,7 @@ class Standing:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def why_none(self) -> str | None:
-        """Return why there is no best trial although some have reported. Return None if there is one, or none has reported."""
+        """Return why there is no best trial although trials have reported; None if there is one, or if no trial has reported."""
         if self.finite and self._nearest is not None and self.best is None:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"

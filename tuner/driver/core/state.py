@@ -47,14 +47,16 @@ _S, _X = TrialState, ExperimentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A trial that a user has enqueued: its params (the others are drawn) and a checkpoint of the trial `parent`, if any."""
+    """A trial that a user has enqueued: its params (others are drawn randomly) and a checkpoint of the trial `parent`, if any."""
 
     params: Mapping[str, Any]
     checkpoint: str = ""
     parent: int | None = None
     reason: str = ""
     key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
-    space_revision: int | None = None  # of the space that `params` are from; None: of the space when it was asked for
+    space_revision: int | None = (
+        None  # the revision of the space of `params`; None: that of the space at the time of the request
+    )
 
 
 @dataclass(slots=True)
@@ -75,8 +77,8 @@ class Effects:
 class State:
     """The state of one experiment: its trials with their segments and checkpoints, the best trial, and its progress.
 
-    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring gives the reason. The states
-    of the scheduler and the stopper are part of it: `apply` passes all facts on to both.
+    Everything may read it. Only `apply` and `set_milestone` change it; the docstring of `set_milestone` gives the reason.
+    The states of the scheduler and the stopper are part of it: `apply` passes all facts on to both.
     """
 
     def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
@@ -90,7 +92,7 @@ class State:
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
         self.asked = 0  # number of trials that users have enqueued so far
-        self.revisions = Revisions([searcher.context.space])  # the spaces so far
+        self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
@@ -112,7 +114,7 @@ class State:
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         self._effects = Effects()
 
-    # -- what can be read ------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------------
 
     @property
     def slots(self) -> int:
@@ -187,12 +189,12 @@ class State:
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
-        """Record the report at which the ranks of an open segment will wait next. They are told after this.
+        """Record the report at which the ranks of an open segment will wait next. The ranks are told after this call.
 
-        decide_at: the value of time_attr at which the scheduler is asked next. asked: whether the scheduler was asked
+        decide_at: the value of time_attr at which the scheduler is asked next. asked: True if the scheduler was asked
             at the newest report.
 
-        This is the only change without a log entry. It concerns only living ranks, which end with their driver, so the
+        This is the only change without a log entry. It concerns only live ranks, which end with their driver, so the
         next driver does not need it. No log entry depends on it before the ranks report again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
@@ -317,7 +319,7 @@ class State:
         return facts
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
-        """Record that a new driver has the experiment, and that segments of the previous driver are lost."""
+        """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""
         self.epoch, self.room = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
@@ -456,7 +458,7 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Record that a user wants to pause the trial, and make its ranks report soon, because only then it can be paused."""
+        """Record that a user wants to pause the trial, and make its ranks report soon, because only then can it be paused."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"
@@ -523,7 +525,7 @@ class State:
         return [TrialStarted(trial=trial.number)]
 
     def _revision(self, decision: d.Start | d.Exploit) -> int:
-        """Return the revision of the space of a decision's params."""
+        """Return the revision of the search space to which a decision's params belong."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
     def _go_on(self, number: int, reason: str) -> Trial:
@@ -566,7 +568,7 @@ class State:
         else:
             trial.system_failures += 1
 
-    # -- what follows from every change ----------------------------------------------------------------------------------
+    # -- effects of every change -----------------------------------------------------------------------------------------
 
     def _open_ready(self) -> None:
         if self.state is _X.RUNNING:
@@ -611,7 +613,7 @@ class State:
             newest.saved_at = self.now
 
     def _lose(self, segment: Segment, disk: bool) -> None:
-        """Drop the checkpoint from which the segment had to start; with `disk`, also all others on that node's disk."""
+        """Drop the checkpoint from which the segment was to start. With `disk`, also drop all others on that node's disk."""
         source = segment.source
         if source is not None:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])

@@ -6,7 +6,7 @@ from tuner.domain.experiment import Scaling
 
 
 class Usage:
-    """Adds up the time in which the groups of an experiment held resources. Part of `State`."""
+    """Adds up the time for which the groups of an experiment held resources. Part of `State`."""
 
     def __init__(self, scaling: Scaling) -> None:
         bundle = scaling.bundle()
@@ -17,8 +17,11 @@ class Usage:
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
 
     def begin(self, trial: int, time: float) -> None:
-        """Record when the group of a trial got its resources, unless that is known already."""
-        self.since.setdefault(trial, time)
+        """Record when the group of a trial got its resources. Of several times for the same group, the earliest counts.
+
+        A rank may report before the driver records how long the group has held its resources.
+        """
+        self.since[trial] = min(time, self.since.get(trial, time))
 
     def end(self, trial: int, time: float) -> None:
         """Record that the trial's group has released its resources."""
@@ -26,12 +29,12 @@ class Usage:
             self.ended_s += max(0.0, time - since)
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
-        """Record that a trial was stopped at `t` after `trained_s` seconds. At its pace, it would have reached `max_t` later."""
+        """Record a stop at `t` after `trained_s` seconds. The time that the trial would have needed to reach `max_t` is saved."""
         if max_t is not None and 0 < t < max_t:
             self.saved_s += trained_s * (max_t / t - 1)
 
     def seconds(self, now: float) -> float:
-        """Return the seconds of all groups together, up to now."""
+        """Return the total seconds of all groups until now."""
         return self.ended_s + sum(max(0.0, now - since) for since in self.since.values())
 
     def gpu_hours(self, now: float) -> float:
@@ -44,6 +47,6 @@ class Usage:
         return self.saved_s * self.gpus / 3600
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
-        """Return in how many seconds the running groups will have used up these GPU hours; None if none uses a GPU."""
+        """Return the seconds until the running groups will have used up these GPU hours; None if no group uses a GPU."""
         rate = len(self.since) * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

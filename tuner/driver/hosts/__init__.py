@@ -1,1 +1,1 @@
-"""Driver hosts: the actor or thread in which drivers run, and the parts that it needs."""
+"""Driver hosts: the actors or threads in which drivers run, and the parts that a host needs."""

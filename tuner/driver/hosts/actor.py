@@ -1,7 +1,7 @@
-"""The driver host as a Ray actor.
+"""Make the driver host a Ray actor.
 
-Ray loads an actor's class in each process that gets a handle to it, and every rank gets one. So this class is separate from
-`Host`, whose imports (the database and more) would add a third of a second to the start of each rank.
+Ray loads an actor's class in each process that gets a handle to the actor, and every rank gets a handle. So this class is
+separate from `Host`, whose imports (the database and more) would add a third of a second to the start of each rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start processes for trials ahead, while a script still checks its arguments, loads modules and opens the database.
+"""Start processes for trials early, while a script still checks its arguments, loads modules and opens the database.
 
 This module loads little, so that the processes start early.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from tuner.driver.hosts.needs import of_workers
 from tuner.trials.groups.local_ranks import RankServer
 
-# with the needs that it was started for, and the pid of its parent
+# the server, the needs for which it was started, and the pid of its parent
 _ahead: tuple[RankServer, tuple[Any, ...], int] | None = None
 _lock = threading.Lock()
 
 
 def cpus_here() -> int:
-    """Return how many CPUs this process may use, by its affinity and the quota of its container."""
+    """Return how many CPUs this process may use, given its affinity and the quota of its container."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
@@ -31,7 +31,7 @@ def cpus_here() -> int:
 
 
 def _quota() -> int:
-    """Return the CPUs that the cgroup of this container may use, rounded down; a large number if it has no limit."""
+    """Return the number of CPUs that this container's cgroup may use, rounded down; a large number if there is no limit."""
     with contextlib.suppress(OSError, ValueError):  # version 2
         quota, period = (CGROUP / "cpu.max").read_text().split()
         return max(1, int(quota) // int(period))
@@ -46,7 +46,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def start(count: int) -> None:
-    """Start a server and `count` processes, unless a started server has not been taken yet."""
+    """Start a server and `count` processes, unless an earlier server still waits to be taken."""
     global _ahead
     with _lock:
         if _ahead is None:

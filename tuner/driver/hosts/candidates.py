@@ -1,4 +1,4 @@
-"""Find the experiments without a living driver that a driver host should drive."""
+"""Find the experiments that have no live driver and that a driver host should drive."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tuner.store.records import ExperimentRecord
 SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
 LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers. They cost more than searches for free experiments."""
+"""Seconds between two searches for leases of dead drivers. These searches cost more than those for free experiments."""
 WITNESS_S = 2.0
-"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
+"""An expired lease is taken from a live holder once the lease has stayed expired for this many seconds.
 
-A holder that could not reach the database for a while renews its leases soon after it can again.
+A holder that could not reach the database for a while renews its leases soon after the database is reachable again.
 """
 
 
@@ -63,13 +63,13 @@ class Candidates:
         return owner in self._dead or owner_is_dead(owner)
 
     def find(self, now: float, *, busy: Collection[int], outage: bool, adopt: bool) -> Found:
-        """Read the database. Return the experiments to drive and those to offer to users; each is offered once.
+        """Read the database. Return the experiments to drive and those to offer to users. Each experiment is offered once.
 
         Args:
             now: the time.
             busy: experiments to leave out.
-            outage: the database could not be reached recently, so the lease of a living owner may have expired.
-            adopt: also drive experiments whose script has ended.
+            outage: True if the database could not be reached recently, so that the lease of a live owner may have expired.
+            adopt: True to drive also experiments whose script has ended.
         """
         free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
         unclaimed = {
@@ -80,7 +80,7 @@ class Candidates:
         found = Found()
         for record in unclaimed.values():
             if record.incomplete and record.state is not ExperimentState.CANCELLING:
-                continue  # its import was interrupted, or still runs
+                continue  # the import of this experiment was interrupted, or still runs
             if record.source not in SCRIPTS:
                 found.to_drive.append(ToDrive(record, "it was created over the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
@@ -95,10 +95,10 @@ class Candidates:
         return found
 
     def _without_fresh(self, found: Iterable[ExperimentRecord], outage: bool) -> Iterator[ExperimentRecord]:
-        """Leave out the records whose lease a living owner may still renew.
+        """Leave out the records whose lease a live owner may still renew.
 
-        That is possible after an outage, and until the lease has been expired for `WITNESS_S`, because this host may
-        have started just after an outage that it does not know about.
+        The owner may renew it after an outage, and until the lease has been expired for `WITNESS_S`, because this host
+        may have started just after an outage that it does not know about.
         """
         now, before, self._expired = time.monotonic(), self._expired, {}
         for record in found:
@@ -113,7 +113,7 @@ class Candidates:
                     yield record
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
+        """Return the experiments whose driver is dead and whose lease has not expired. Look only every `LEASES_S`."""
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()

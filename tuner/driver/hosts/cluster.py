@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""The errors that a call of a dead driver host raises. The second one means that Ray killed the host for lack of memory."""
+"""The errors that a call to a dead driver host raises. OutOfMemoryError means that Ray killed the host for lack of memory."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
@@ -58,7 +58,7 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
 
 
 def _unreachable(address: str | None, error: Exception) -> str:
-    """Return what went wrong and what to do about it, in one line."""
+    """Return one line that says what went wrong and what to do about it."""
     lines = str(error).strip().splitlines()
     what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
     if address:
@@ -88,12 +88,12 @@ def remove_orphans() -> int:
 
 
 def living_nodes() -> set[str]:
-    """Return Ray's ids of the nodes that are alive."""
+    """Return Ray's ids of the live nodes."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def capacity(scaling: Scaling) -> int | None:
-    """Return how many worker groups of this kind the cluster holds at once, at least one; None without resources."""
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources."""
     bundle = scaling.bundle()
     if not bundle:
         return None
@@ -107,7 +107,7 @@ def capacity(scaling: Scaling) -> int | None:
 def too_large(scaling: Scaling) -> str | None:
     """Return why a private Ray on this machine could never hold such a worker group; None if it could, or if that is unknown.
 
-    Ray is not started for this.
+    Ray is not started for this check.
     """
     there = this_machine()
     if there is None:

@@ -1,4 +1,4 @@
-"""One experiment on a host: its journal, its groups and its inbound port."""
+"""Provide the ports of one experiment on a host: its journal, its groups and its inbound port."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Running:
 class _Received:
     """The reports of one segment that have arrived so far."""
 
-    report_no: int = 0  # the newest one
-    time: float = 0.0  # when that one was made
+    report_no: int = 0  # that of the newest report
+    time: float = 0.0  # when the newest report was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
         """Return whether a report is missing before the end of this batch."""
@@ -68,7 +68,7 @@ class _Received:
         return False
 
     def take(self, reports: Sequence[Report], now: float) -> list[float]:
-        """Return when each report was made, by the clock of this process. The times never decrease or lie in the future."""
+        """Return when each report was made, by the clock of this process. Times never decrease and never lie in the future."""
         times = []
         for report in reports:
             self.report_no = max(self.report_no, report.report_no)
@@ -138,7 +138,7 @@ class RankInbound:
         await self.loop.put(CheckpointSaved(time=time.time(), trial=trial, segment=ordinal, checkpoint=info))
 
     async def draw(self, segment: SegmentRef, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that a running trial asks for. It is committed before it is returned."""
+        """Return the value of a parameter that a running trial asks for. The value is committed before it is returned."""
         async with self._drawing:
             trial = self.core.trials[segment.trial]
             async with self.loop.deciding:  # no thread changes the trials meanwhile
@@ -159,13 +159,13 @@ class RankInbound:
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
 
     async def object(self, stored: Stored) -> Any:
-        """Return a reference to an object that was stored with the training code. It is read once per experiment."""
+        """Return a reference to an object that was stored with the training code. The object is read once per experiment."""
         if stored not in self._objects:
             self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]
 
     def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Say why a report of these metrics would fail the trial, or return None. last: the trial ends with it."""
+        """Return why a report of these metrics would fail the trial, or None. last: True if the trial ends with the report."""
         return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last)
 
     async def settled(self, segment: SegmentRef) -> None:
@@ -173,7 +173,7 @@ class RankInbound:
         while self.core.experiment.segment(segment) is not None:
             await asyncio.sleep(SETTLE_S)
         late = Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason="it has ended")
-        await self.loop.put(late)  # it changes nothing, and is handled after the commit
+        await self.loop.put(late)  # this event changes nothing, and is handled after the commit
 
     def ended(self, segment: SegmentRef) -> None:
         """Forget a segment that has ended."""
@@ -181,7 +181,7 @@ class RankInbound:
 
 
 class HostGroups:
-    """The worker groups of one experiment, where the host runs trials."""
+    """The worker groups of one experiment, on the executor that runs its trials."""
 
     inbound: RankInbound
 
@@ -221,16 +221,17 @@ class HostGroups:
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        hard = why == "stop" and self._core.experiment.capped  # so it must not wait for a last checkpoint either
+        # when the GPU hours are used up, the segment must not wait for a last checkpoint either
+        hard = why == "stop" and self._core.experiment.capped
         await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
-            return  # it is not ours to delete, or an agent has written a newer checkpoint over it
+            return  # the checkpoint is not ours to delete, or an agent has overwritten it with a newer one
         await self._host.executor_of(self.record.spec).delete_checkpoint(info)
 
     def _in_use(self, uri: str) -> bool:
-        """Return whether a checkpoint that is kept has this URI."""
+        """Return whether a kept checkpoint has this URI."""
         mine = uri.rstrip("/")
         kept = (kept for trial in self._core.trials for kept in trial.checkpoints.values())
         return any(one.info.uri.rstrip("/") == mine for one in kept)
@@ -312,7 +313,9 @@ class Driven:
         spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
-        with functions_by_name():  # the process of the judge runs user code, so it is not imported here
+        with (
+            functions_by_name()
+        ):  # only the process of the judge runs the user's functions, so they are not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
         for stopper in stoppers:

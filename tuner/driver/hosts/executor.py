@@ -1,6 +1,6 @@
-"""The executor of a driver host, which runs trials: on Ray, or in processes of this machine.
+"""Define the executor of a driver host, which runs trials on Ray or in processes of this machine.
 
-`tuner.driver.hosts.ray_executor` and `tuner.driver.hosts.local_executor` implement this.
+`tuner.driver.hosts.ray_executor` and `tuner.driver.hosts.local_executor` implement this interface.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class GroupOptions:
 
     Attributes:
         name: the host's name.
-        report_address: the address at which it listens for reports; None if ranks can reach it only through Ray.
+        report_address: the address at which the host listens for reports; None if ranks can reach it only through Ray.
         logs: stores the logs of ranks.
         log_limit: how much of each log the ranks send; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
-        reserve_after_s: seconds that a group waits before free resources are reserved for it.
-        preempt_after_s: minimum seconds that a group runs before it has to make room for another experiment.
+        reserve_after_s: after a group has waited for this many seconds, free resources are reserved for it.
+        preempt_after_s: a group runs for at least this many seconds before it has to make room for another experiment.
     """
 
     name: str = ""
@@ -42,7 +42,7 @@ class GroupOptions:
 
 
 class SegmentInbox(Inbox, Protocol):
-    """Receives a segment's messages. `tuner.driver.hosts.driven.RankInbound` is one."""
+    """Receives a segment's messages. `tuner.driver.hosts.driven.RankInbound` implements it."""
 
     async def report(
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
@@ -53,14 +53,14 @@ class SegmentInbox(Inbox, Protocol):
         """Commit that a checkpoint was written."""
 
     def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Say why a report of these metrics would fail the trial, or return None. last: the trial ends with it."""
+        """Return why a report of these metrics would fail the trial, or None. last: True if the trial ends with the report."""
 
     async def settled(self, segment: SegmentRef) -> None:
         """Wait until the end of a segment is committed."""
 
 
 class SegmentGroups(Protocol):
-    """Runs segments: `GroupManager` on worker groups of ours, `AgentGroups` on programs elsewhere.
+    """Runs segments: `GroupManager` runs them on our own worker groups, `AgentGroups` on programs elsewhere.
 
     All methods belong to the host's event loop.
     """
@@ -69,13 +69,13 @@ class SegmentGroups(Protocol):
         """Run one segment to its end."""
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """Make a segment wait for a verdict soon. "kill" ends it at once."""
+        """Make a segment wait for a verdict soon. "kill" ends the segment immediately."""
 
     async def kill(self, segment_id: str, reason: str) -> None:
         """End a segment now, as failed."""
 
     async def rest(self, keep: bool) -> None:
-        """End what is idle. With `keep`, end only what holds GPUs."""
+        """End idle worker groups. With `keep`, end only those that hold GPUs."""
 
     async def close(self) -> None:
         """End everything."""
@@ -90,17 +90,17 @@ class SegmentGroups(Protocol):
         """Return the ids of the segments that train now."""
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return rank -> its Python stacks now, or why there are none."""
+        """Return rank -> its current Python stacks, or the reason why there are none."""
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return rank -> what it uses now, for the ranks that answer."""
+        """Return rank -> its current resource use, for the ranks that answer."""
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> what it uses now, for the segments that run here."""
+        """Return segment -> rank -> its current resource use, for the segments that run here."""
 
 
 class Executor(Protocol):
-    """Runs trials for a driver host. Call its methods in the host's event loop, unless they say otherwise."""
+    """Runs trials for a driver host. Call its methods in the host's event loop, unless their docstrings say otherwise."""
 
     name: Literal["ray", "local", "agents"]
     own_process: bool
@@ -117,7 +117,7 @@ class Executor(Protocol):
         """Create the worker groups of the host. Called once."""
 
     def clean_up(self) -> None:
-        """Remove what killed hosts have left behind. May block; called in a thread."""
+        """Remove what killed hosts have left behind. This may block, so it is called in a thread."""
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many groups of this kind can run at once, at least one; None if they need no resources."""
@@ -126,13 +126,13 @@ class Executor(Protocol):
         """Return the nodes in the form of `ray.nodes`, and the free resources."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node. If the node is unknown, run it here, since this machine may have been that node earlier."""
+        """Run a function on a node. If the node is unknown, run it here, because this machine may have been that node before."""
 
     def share(self, value: Any) -> Any:
-        """Return a reference from which ranks get the value, or the value itself. May block; called in a thread."""
+        """Return a reference from which ranks get the value, or the value itself. This may block, so it is called in a thread."""
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Call a function in another process that has these entries in `sys.path`, and return its value."""
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the content of a checkpoint, on whichever node it is."""
+        """Delete the content of a checkpoint, on whichever node has it."""

@@ -27,7 +27,7 @@ class Histogram:
         self.total += seconds
 
     def shown(self) -> dict[str, Any]:
-        """Return the counts, one for each bucket, and the sum of all times."""
+        """Return the counts, one for each bucket, and the sum of all durations."""
         return {"counts": list(self.counts), "sum": self.total}
 
 
@@ -36,8 +36,8 @@ class Figures:
     """The metrics of one host since it started.
 
     reports: seconds from the arrival of reports at the host to their commit.
-    verdicts: the same for reports at which the ranks wait, including the decision.
-    writes: seconds of one write to the database, without the time in the queue.
+    verdicts: seconds from the arrival of a report at which the ranks wait to its commit, including the decision.
+    writes: seconds that one write to the database takes, without the time in the queue.
     """
 
     reports: Histogram = field(default_factory=Histogram)
@@ -48,7 +48,7 @@ class Figures:
     _counted_at: float | None = None
 
     def count_use(self, gpus: float, ranks: int, now: float) -> None:
-        """Add the use since the last call. `gpus` and `ranks` are the numbers that train now."""
+        """Add the use since the last call. `gpus` and `ranks` are the numbers of GPUs and ranks that train now."""
         if self._counted_at is not None:
             self.gpu_seconds += gpus * (now - self._counted_at)
             self.rank_seconds += ranks * (now - self._counted_at)

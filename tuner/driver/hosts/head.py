@@ -1,6 +1,7 @@
 """Start a Ray head for the service (`ray start --head`), find it again, watch its processes, and end all of them.
 
-This module does not import Ray: the service must not connect to the head that it watches, since Ray may end connected processes.
+This module does not import Ray, because Ray may end connected processes and the service must not connect to the head that it
+watches.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COMMAND_S = 120.0
 PROC = Path("/proc")
 
 KILLED_S = 5.0
-"""Seconds that the killed processes of a dead head may take to end."""
+"""Timeout in seconds for the end of a dead head's processes after they have been killed."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 """Matches the paths of Ray's own programs."""
@@ -84,9 +85,12 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path, run: RunRay | None = None) -> Head:
-    """Return the head of this home. If no head is alive, end the remaining processes of a dead one, and start a new one.
+    """Return the head of this home. If no head is alive, end the remaining processes of a dead head, and start a new head.
 
-    run: runs `ray` commands; by default `run_ray`. Raise ClusterUnreachable if Ray cannot be started.
+    run: runs `ray` commands; by default `run_ray`.
+
+    Raises:
+        ClusterUnreachable: Ray cannot be started.
     """
     run = run or run_ray
     home.mkdir(parents=True, exist_ok=True)
@@ -130,9 +134,9 @@ def was_stopped(home: Path) -> bool:
 
 
 def _kill(home: Path) -> list[psutil.Process]:
-    """Kill all processes of a head and return them, without waiting for their end. A new head can start meanwhile."""
+    """Kill all processes of a head and return them, without waiting until they have ended. A new head can start meanwhile."""
     killed: list[psutil.Process] = []
-    for _ in range(2):  # the second round kills processes that the first ones have started meanwhile
+    for _ in range(2):  # the second round kills processes that were started during the first round
         for process in _processes(home):
             if process not in killed:
                 with contextlib.suppress(psutil.Error):
@@ -155,7 +159,7 @@ def _end(home: Path, patience_s: float) -> bool:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(stubborn, timeout=5)
-        # processes that they have started in the meantime
+        # including processes that were started in the meantime
         stubborn = [process for process in _processes(home) if _runs(process)]
     return bool(processes)
 
@@ -206,7 +210,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _listens(gcs: psutil.Process, address: str) -> bool:
-    """Return whether this process listens at the port of the address. If not, the marker is from an earlier head."""
+    """Return whether this process listens at the port of the address. If it does not, the marker is from an earlier head."""
     port = int(address.rpartition(":")[2])
     try:
         return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
@@ -242,7 +246,7 @@ def _has_token() -> bool:
 
 
 def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write a token for this user. A head needs one. Raise ClusterUnreachable if Ray cannot write it."""
+    """Let Ray write a token for this user, which a head needs. Raise ClusterUnreachable if Ray cannot write the token."""
     done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
@@ -281,14 +285,14 @@ def too_slow(arguments: Sequence[str]) -> ClusterUnreachable:
 
 @contextlib.contextmanager
 def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
-    """Yield a function that waits until one of these processes ends, but at most the given number of seconds.
+    """Yield a function that waits until one of these processes ends, but at most for the given number of seconds.
 
-    On systems without pidfd it always waits for the full time.
+    On systems without pidfd, the function always waits for the full time.
     """
     with contextlib.ExitStack() as stack:
         files: list[int] = []
         for pid in pids:
-            with contextlib.suppress(AttributeError, OSError):  # not Linux, or it has ended just now
+            with contextlib.suppress(AttributeError, OSError):  # not Linux, or the process has just ended
                 files.append(os.pidfd_open(pid))
                 stack.callback(os.close, files[-1])
         yield lambda seconds: select.select(files, (), (), seconds)

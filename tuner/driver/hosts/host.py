@@ -1,7 +1,7 @@
-"""The driver host: it drives many experiments as asyncio tasks of one event loop.
+"""Define the driver host, which drives many experiments as asyncio tasks of one event loop.
 
-On Ray, it is an actor that reserves no CPU. For the local executor, it is a thread of the script. Ranks belong to it:
-if it dies, they end, and the next host continues every experiment from the database.
+On Ray, a host is an actor that reserves no CPU. For the local executor, it is a thread of the script. Ranks belong to
+their host: if it dies, they end, and the next host continues every experiment from the database.
 """
 
 from __future__ import annotations
@@ -54,21 +54,24 @@ T = TypeVar("T")
 
 POLL_S = 0.5
 ROOM_S = 1.0
-"""Seconds between two checks whether trials should make room for other experiments."""
+"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
 AGAIN_S = 5.0
-"""Seconds before an experiment whose driver crashed is driven again."""
+"""Seconds to wait before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
-"""Seconds that the end of an experiment waits for its logs. Later logs are still written."""
+"""At the end of an experiment, the host waits at most this many seconds for its logs. Later logs are still written."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call."""
 ATTENDED_S = 10.0
-"""Seconds without a call of its service after which a service of an older version may end a host."""
+"""A service of an older version may end a host whose own service has not called it for this many seconds."""
 
 REACHED_S = 3.0
-"""Agents cannot reach a host whose service has said nothing for this long, so no lease ends. It says something every second."""
+"""Agents cannot reach a host whose service has not called it for this many seconds, so no agent's lease ends then.
+
+The service calls the host every second.
+"""
 
 CommandKey = tuple[int, int, float]
 """The id, the experiment and the time of a command. The id alone is not unique after a backup was restored."""
@@ -80,7 +83,7 @@ class Host:
     Args:
         settings: the settings of the process that starts the host.
         name: the name of the actor.
-        executor: where trials run; None: on Ray. Then this is an actor.
+        executor: where trials run; None: on Ray, where the host is an actor.
     """
 
     def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
@@ -93,7 +96,7 @@ class Host:
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
-        self._named: dict[str, Driven] = {}  # the same, by public id
+        self._named: dict[str, Driven] = {}  # the values of `driven`, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
         self._seen: set[CommandKey] = set()
@@ -106,8 +109,8 @@ class Host:
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # whether the last read of the database succeeded
-        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
-        self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
+        self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
+        self._failed_at = float("-inf")  # when a read or a write last failed because the database was unreachable
         self._groups: GroupManager | None = None
         self._local: Executor | None = None  # the local executor, for experiments that ask for it on a host on Ray
         self._local_groups: SegmentGroups | None = None
@@ -128,7 +131,8 @@ class Host:
         Writes are done in the order of the calls. If the caller is cancelled, it still waits for a write that has
         begun, so that its next write, such as the release of a lease, comes later.
 
-        A temporary error is remembered, because with a full disk, or a server that became a standby, only writes fail.
+        The time of a temporary error is recorded, because only writes fail if the disk is full or the server has become a
+        standby.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
         try:
@@ -174,7 +178,7 @@ class Host:
         )
 
     def executor_of(self, spec: Spec) -> Executor:
-        """Return where the trials of an experiment run: by the host's own executor, or where the spec asks for it."""
+        """Return the executor that runs the trials of an experiment: the one that the spec asks for, or the host's own."""
         if spec.executor == "agents":
             return AgentExecutor(self.executor, self.agents)
         if spec.executor != "local" or self.executor.name == "local":
@@ -188,23 +192,23 @@ class Host:
 
     @property
     def agents(self) -> AgentGroups:
-        """Return what lends trials to agents."""
+        """Return the groups that give trials to agents."""
         if self._agents is None:
             self._agents = AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs)
         return self._agents
 
     def _make_slots(self, experiment: str, slots: int) -> None:
-        """Let so many trials of an experiment run at once, if its spec does not say how many."""
+        """Let this many trials of an experiment run at once, if its spec does not say how many."""
         driven = self._named.get(experiment)
         if driven is not None and driven.core.experiment.room != slots:
             driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def _is_reachable(self) -> bool:
-        """Return whether agents can reach this host: a service passes their requests on, or they call it without one."""
+        """Return whether agents can reach this host: a service passes their requests on, or they call the host directly."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def groups_of(self, spec: Spec) -> SegmentGroups:
-        """Return the worker groups of the executor of an experiment."""
+        """Return the worker groups of the executor that runs an experiment's trials."""
         if spec.executor == "agents":
             return self.agents
         executor = self.executor_of(spec)
@@ -219,7 +223,7 @@ class Host:
         return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
 
     def _stats(self) -> dict[str, int]:
-        """Return the sums of `GroupManager.stats`."""
+        """Return the sums of the groups' `stats`."""
         found: dict[str, int] = {}
         for groups in self._all_groups():
             found = {name: count + found.get(name, 0) for name, count in groups.stats().items()}
@@ -239,13 +243,13 @@ class Host:
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
 
-    # -- what other processes call -----------------------------------------------------------------------------------------
+    # -- methods for other processes ---------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Begin to renew leases and look for commands; with `serve`, also look for experiments that need a driver.
+        """Begin to renew leases and to look for commands. With `serve`, also look for experiments that need a driver.
 
-        adopt: whether to also drive experiments whose script has ended. Those created over the API are always driven.
-            gone: owners that the caller knows to be dead. Their experiments are taken over before their leases expire.
+        adopt: True to drive also experiments whose script has ended. Those created over the API are always driven.
+            gone: owners that the caller knows to be dead. Their experiments are taken over before the leases expire.
         """
         self._candidates.add_dead(gone)
         self._serving = self._serving or serve
@@ -261,14 +265,14 @@ class Host:
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
-            ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
+            ):  # this machine does not have the address, for instance behind NAT: reports are sent as Ray calls
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
                 gc.collect()
-                # Exclude objects of loaded libraries from garbage collection. With that many objects, collections would be rare.
+                # Exclude objects of loaded libraries from garbage collection, because with so many objects it would be rare.
                 gc.freeze()
         self._poked = asyncio.Event()
-        self._poked.set()  # the first look is at once
+        self._poked.set()  # look for the first time immediately
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
         self._background.append(asyncio.create_task(self._make_room()))
@@ -282,7 +286,7 @@ class Host:
         executor: where its trials run and why, for the log.
 
         Raises:
-            Conflict: another driver, which is alive, has it.
+            Conflict: another live driver has the experiment.
         """
         await self.start()
         while True:
@@ -296,19 +300,19 @@ class Host:
                 return str(state)
 
     async def _is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
-        """Return whether an experiment that is paused or has ended has a pending command to run again."""
+        """Return whether a paused or ended experiment has a pending command that lets it run again."""
         wanted = "continue" if state.ended else "resume"
         commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
         return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """Return lines for the service's log: the experiments that this host has claimed, or not, since the last call."""
+        """Return lines for the service's log that say which experiments were claimed, or could not be, since the last call."""
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
     async def live(self) -> None:
-        """Never return, so that the caller notices at once when this process dies."""
+        """Never return. A caller that waits for the result notices immediately when this process dies."""
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
@@ -362,7 +366,7 @@ class Host:
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
-        """Answer a rank that cannot call the actor."""
+        """Answer a request of a rank that cannot call the actor."""
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
@@ -374,7 +378,7 @@ class Host:
         return found
 
     async def agent(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer an agent, see `AgentGroups.answer`."""
+        """Answer a request of an agent; see `AgentGroups.answer`."""
         begun = time.perf_counter()
         with tracing.span("agent", question=question, experiment=experiment):
             answer = await self.agents.answer(question, experiment, arguments)
@@ -419,7 +423,7 @@ class Host:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """Return this host's part of `GET /metrics`. Call it regularly, because it also adds up the use since the last call."""
+        """Return this host's part of `GET /metrics`. Call this regularly, because it also adds up the use since the last call."""
         training = [name for groups in self._all_groups() for name in groups.training()]
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
@@ -449,7 +453,7 @@ class Host:
             self.store.close()
 
     async def close(self) -> None:
-        """Release everything. Experiments do not change, and another host can take them over at once."""
+        """Release everything. Experiments do not change, and another host can take them over immediately."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.tasks.values()])
             for groups in self._all_groups():
@@ -503,7 +507,7 @@ class Host:
             except Exception as error:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # an earlier driver and its ranks may have been killed
-                if record.spec.executor != "agents":  # an agent may be writing one now
+                if record.spec.executor != "agents":  # an agent may be writing a checkpoint now
                     await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
             slots = self.executor_of(record.spec).capacity(record.spec.scaling)
@@ -552,7 +556,7 @@ class Host:
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
-        """Count a crash. Return whether the driver of this experiment has crashed CRASHES times without making progress."""
+        """Count a crash. Return whether this experiment's driver has crashed CRASHES times without enough progress in between."""
         reached, times = self._crashes.get(record.public_id, (-1, 0))
         times = 1 if seq > reached + PROGRESS else times + 1
         self._crashes[record.public_id] = (max(seq, reached), times)
@@ -567,7 +571,7 @@ class Host:
         return ExperimentState.FAILED
 
     async def _find_logs(self, driven: Driven) -> None:
-        """Read the rest of the logs of ranks that died with an earlier host, in the background."""
+        """Read, in the background, the missing parts of the logs of ranks that died with an earlier host."""
         if self.logs is None:
             return
         files: dict[Owner, list[LogFile]] = {}
@@ -602,7 +606,7 @@ class Host:
                     await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
                 except LostLease as error:
                     if self._claimed.get(key) != epoch:
-                        continue  # it was given back meanwhile
+                        continue  # the lease was released meanwhile
                     log.warning("%s", error)
                     if (task := self.tasks.get(key)) is not None:
                         task.cancel()
@@ -614,7 +618,7 @@ class Host:
     async def _watch(self) -> None:
         assert self._poked is not None
         while True:
-            # Not `wait_for`: in Python 3.11 it ignores a cancellation that comes together with a poke.
+            # `wait_for` is not used, because in Python 3.11 it ignores a cancellation that comes together with a poke.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._poked.wait()
@@ -655,10 +659,10 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
-        """Begin to drive the experiments without a living driver that this host should drive."""
+        """Begin to drive the experiments that have no live driver and that this host should drive."""
         now = time.time()
         busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
-        # Leases of living holders have expired if reads or writes have failed. They need a moment to renew them.
+        # If reads or writes have failed, leases of live holders may have expired. The holders need a moment to renew them.
         outage = time.monotonic() < self._failed_at + self.settings.lease_s / 2
         found = await asyncio.to_thread(self._candidates.find, now, busy=busy, outage=outage, adopt=self._adopting)
         for record, why, adopted in found.to_drive:

@@ -1,4 +1,4 @@
-"""Call a user's stop functions in a helper process. Each experiment with stop functions has its own.
+"""Call a user's stop functions in a helper process. Each experiment with stop functions has its own helper.
 
 The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or ends its process
 must not run there. The host asks the helper about a report before it handles the report. The answer is committed with the
@@ -34,9 +34,9 @@ Answer = dict[str, Any]
 """{"stop": bool}, or {"error": type, "args": [...], "text": message, "traceback": text}."""
 
 START_S = 120.0
-"""Seconds that importing the modules of the functions may take."""
+"""Timeout in seconds for importing the modules of the functions."""
 CALL_S = 60.0
-"""Seconds that one call may take."""
+"""Timeout in seconds for one call."""
 _LINE = 16 * 2**20
 
 
@@ -44,11 +44,11 @@ _LINE = 16 * 2**20
 class _Question:
     text: bytes
     answers: asyncio.Future[list[Answer]]
-    died: bool = False  # whether a helper process ended while it answered this
+    died: bool = False  # True if a helper process has ended while it answered this question
 
 
 class Judge:
-    """The helper process of one experiment. It is started for the first question, and again after it has ended."""
+    """The helper process of one experiment. It is started for the first question, and started again if it has ended."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Judge:
     async def ask(self, number: int, metrics: Mapping[str, float]) -> list[Answer]:
         """Call every function with a trial's number and its metrics.
 
-        Return one answer for each, even if the helper dies or hangs.
+        Return one answer for each function, even if the helper dies or hangs.
         """
         text = json.dumps([number, dict(metrics)]).encode() + b"\n"
         question = _Question(text, asyncio.get_running_loop().create_future())
@@ -92,7 +92,7 @@ class Judge:
         await self._end()
 
     async def _answer(self) -> None:
-        """Send all waiting questions together, until none waits."""
+        """Send all waiting questions together, and repeat this until no question waits."""
         while self._waiting:
             batch = list(self._waiting)
             try:
@@ -190,7 +190,7 @@ def _how(code: int | None) -> str:
 def main() -> None:
     """Answer questions, one on each line, until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # so that what the functions print does not mix with the answers
+    os.dup2(2, 1)  # so that the output of the functions does not mix with the answers
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     questions = os.fdopen(os.dup(0), "rb")
     with open(os.devnull) as nothing:

@@ -1,8 +1,8 @@
-"""Keep the driver host of a script or notebook between calls, so that only the first call waits for Ray and a host to start.
+"""Keep the driver host of a script or notebook between calls, so that only the first call waits until Ray and a host start.
 
 A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
-address, environment variables and `sys.path`, because its workers inherit those from this process. Both end with the process, or
-when `shutdown` is called.
+address, environment variables and `sys.path`, because its workers inherit them from this process. Both end when the process
+ends or `shutdown` is called.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLOSE_S = 20.0
 class _Kept:
     host: Any
     needs: tuple[Any, ...]  # a call can use it only if its needs are the same
-    connection: str  # to the Ray that it belongs to
+    connection: str  # identifies the connection to the Ray that the host belongs to
     users: int = 0
 
 
@@ -54,8 +54,8 @@ def borrow(
 ) -> Iterator[Any]:
     """Provide a driver host for a `with` block: the kept one, or a new one that `start` waits for.
 
-    address: the address of the Ray cluster. None: the one that this process is connected to, or a private one.
-    keep: whether the next call may use the host. It may not after an exception. Other users of the host are not disturbed.
+    address: the address of the Ray cluster. None: the cluster that this process is connected to, or a private Ray.
+    keep: True if the next call may use the host. It may not after an exception. Other users of the host are not disturbed.
     """
     kept = _take(settings, address, start)
     try:
@@ -71,7 +71,7 @@ def borrow(
 
 
 def shutdown() -> None:
-    """End what is kept for later calls: the driver host, idle worker groups, and the Ray that was started for them."""
+    """End everything that is kept for later calls: the driver host, idle worker groups, and the Ray started for them."""
     global _kept
     if os.getpid() != _pid:
         return  # this process is a fork; the kept host belongs to its parent
@@ -93,7 +93,7 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
         kept = _kept
         if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
             kept = _begin(settings, address, start)
-            if _kept is None:  # if another thread uses the kept one, the new one is for this call only
+            if _kept is None:  # if another thread uses the kept host, the new host is for this call only
                 _kept = kept
         kept.users += 1
         _users += 1
@@ -143,7 +143,7 @@ def _of_ray(address: str | None) -> tuple[Any, ...]:
 
 
 def _connection() -> str:
-    """Return the identity of this process's connection to Ray. It changes with each `ray.init`, even to the same cluster."""
+    """Return the identity of this process's connection to Ray. Each `ray.init` changes it, even to the same cluster."""
     if not ray.is_initialized():
         return ""
     context = ray.get_runtime_context()
@@ -176,7 +176,7 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Make the host release everything. If that fails, let Ray kill it with everything that belongs to it."""
+    """Make the host release everything. Then let Ray kill it with everything that belongs to it."""
     if not _here(kept):
         return
     try:
@@ -189,7 +189,7 @@ def _end(kept: _Kept) -> None:
 
 
 def _end_ray() -> None:
-    """End the Ray that was started here, unless another thread still uses it or it has ended already."""
+    """End the Ray that was started here, unless another thread still uses it or it has already ended."""
     global _private
     with _lock:
         if _private is None or _users or os.getpid() != _pid:

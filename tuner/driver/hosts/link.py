@@ -1,11 +1,11 @@
-"""The service's child process that talks to Ray: it keeps the shared driver host running, and passes requests on to it.
+"""Run the service's child process that talks to Ray: keep the shared driver host running, and pass requests on to it.
 
-Ray ends processes that have lost their cluster. So the service itself does not connect to Ray: it starts this process,
-and starts it again if it ends. They exchange lines of text: the service sends its settings, `ray` commands to run, the
+Ray ends processes that have lost their cluster. So the service itself does not connect to Ray. It starts this process,
+and starts it again if it ends. The two exchange lines of text: the service sends its settings, `ray` commands to run, the
 address of Ray, and requests; this process sends JSON objects. It ends when its standard input is closed.
 
-Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps one such
-process in reserve, which has loaded Ray and waits for its first command.
+Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps another process
+like this one in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""Seconds between two messages to the service that the host works."""
+"""The interval at which the process tells the service that the host works, in seconds."""
 
 START_S = 60.0
 """Timeout in seconds of a call to the driver host."""
@@ -56,7 +56,7 @@ class Link:
         self._host: Any = None
         self._owner: str | None = None
         self._gone: list[str] = []
-        self._waits = False  # for the end of a host of a newer version
+        self._waits = False  # True while this process waits until a host of a newer version has ended
 
     def watch(self, address: str) -> None:
         """Connect to Ray and watch it forever. Raise ClusterUnreachable if there is no Ray at the address."""
@@ -102,7 +102,7 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Find or start the host. End a host of another version, so that this one can claim its experiments."""
+        """Find or start the host. End hosts of other versions, so that this host can claim their experiments."""
         from tuner.driver.hosts.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
@@ -121,7 +121,7 @@ class Link:
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
-        """Pass on the requests of the service until its input ends; then end this process."""
+        """Pass on the requests of the service until the input ends. Then end this process."""
         for line in lines:
             question = json.loads(line)
             if question["ask"] == "poke":
@@ -168,7 +168,7 @@ class Link:
 
 
 def load_host() -> threading.Thread:
-    """Load the modules that start a host, in a thread. So a new host starts sooner if this one dies."""
+    """Load the modules that start a host, in a thread, so that a new host starts sooner if the present host dies."""
     loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
     loading.start()
     return loading
@@ -177,7 +177,7 @@ def load_host() -> threading.Thread:
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """Run Ray's command line in a fork of this process, in a new session. Return its exit code and its output.
 
-    The code is None if it took too long and was killed.
+    The code is None if the command took too long and was killed.
     """
     with tempfile.TemporaryFile() as output:  # not a pipe, because processes that the command starts may keep it open
         pid = os.fork()
@@ -201,7 +201,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
 
 
 def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output: int) -> NoReturn:
-    """Run the command in this process, which is a fork, and end it."""
+    """Run the command in this process, which is a fork, and end the process."""
     code: Any = 1
     try:
         os.setsid()
@@ -227,9 +227,10 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
 
 
 def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
-    """Return the first line of the process's input. Command lines are public, and the settings may contain a password.
+    """Return the settings as the first line of the process's input.
 
-    reserve: whether the process is a reserve, so that it has time to load everything that it may need.
+    They are not passed on the command line, which is public, because they may contain a password. reserve: True if the
+    process is a reserve, which has time to load everything that it may need.
     """
     return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 

@@ -52,7 +52,7 @@ class LocalExecutor:
         return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
-        """Do nothing, because processes end with the host that has started them."""
+        """Do nothing, because processes end with the host that started them."""
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many processes with this many CPUs this machine can run at once, at least one."""
@@ -60,7 +60,7 @@ class LocalExecutor:
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return this machine in the form that Ray gives a node."""
+        """Return this machine as a node in the form that `ray.nodes` uses, and its free CPUs."""
         held = sum(one.bundle.get("CPU", 0.0) for one in self._pool.held()) if self._pool is not None else 0.0
         name = socket.gethostname()
         node = {"NodeID": name, "NodeManagerHostname": name, "NodeManagerAddress": "127.0.0.1", "Alive": True}
@@ -71,7 +71,7 @@ class LocalExecutor:
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value itself. It is sent to each process once."""
+        """Return the value itself, which is sent to each process once."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
@@ -80,11 +80,11 @@ class LocalExecutor:
         return self._pool.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete it from this machine or from the storage. Do nothing if another node has it."""
+        """Delete the checkpoint from this machine or from the storage. Do nothing if another node has it."""
         if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
 
 
 def beside() -> LocalExecutor:
-    """Return a second executor for a host that also has another one. Its processes start when they are needed."""
+    """Return a second executor, for a host that also has one on Ray. Its processes start when they are needed."""
     return LocalExecutor(RankServer(), cpus_here())

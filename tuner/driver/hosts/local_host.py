@@ -1,6 +1,6 @@
-"""The driver host of the local executor: a thread of the script, kept between its calls.
+"""Run the driver host of the local executor in a thread of the script, and keep it between the script's calls.
 
-Its processes may have been started ahead; see `tuner.driver.hosts.ahead`.
+The processes of its trials may have been started early; see `tuner.driver.hosts.ahead`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LocalHost:
         self._host = self._call(_new_host(settings, server)).result()
 
     def start(self) -> None:
-        """Start to renew leases and to look for commands. Safe to repeat."""
+        """Start to renew leases and to look for commands. It is safe to repeat this call."""
         self._call(self._host.start()).result()
 
     def drive(self, public_id: str, executor: str) -> Future[str]:
@@ -98,7 +98,7 @@ def has(needs: tuple[Any, ...]) -> bool:
 def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
     """Provide a driver host for a `with` block: the kept one, or a new one.
 
-    keep: whether the next call may use the host. It may not after an exception.
+    keep: True if the next call may use the host. It may not after an exception.
     """
     kept = _take(settings)
     try:
@@ -110,7 +110,7 @@ def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
 
 
 def shutdown() -> None:
-    """End what is kept for later calls: the driver host and idle processes."""
+    """End everything that is kept for later calls: the driver host and idle processes."""
     global _kept
     ahead.drop()
     with _lock:
@@ -132,7 +132,7 @@ def _take(settings: Settings) -> _Kept:
                 _kept = None
                 kept.host.close()
             kept = _Kept(LocalHost(settings, ahead.take()), _needs(settings))
-            if _kept is None:  # if another thread uses the kept one, the new one is for this call only
+            if _kept is None:  # if another thread uses the kept host, the new host is for this call only
                 _kept = kept
         kept.users += 1
     kept.host.start()
@@ -161,7 +161,7 @@ def _needs(settings: Settings) -> tuple[Any, ...]:
 
 
 def _at_exit() -> None:
-    """End the processes at once. The host cannot be closed properly, because threads of pools have ended by now."""
+    """End the processes immediately. The host cannot be closed properly, because threads of pools have ended by now."""
     if os.getpid() == _pid and _kept is not None:
         _kept.host.kill()
 

@@ -1,9 +1,9 @@
-"""Store the logs of ranks: the driver host writes what they send to the database, separate from the event log.
+"""Store the logs of ranks. The driver host writes the output that they send to the database, separate from the event log.
 
-No decision depends on these logs, so they are not events. Ranks send their output about once a second; parts that
-arrive at about the same time are written in one transaction. When a segment ends, its ranks send the rest. If a rank
-was killed before that, the rest is read from the log file on its node, as long as the node is alive. While the database
-is unreachable, the log stays in the file.
+No decision depends on these logs, so they are not events. Ranks send their output about once a second. Parts that
+arrive at about the same time are written in one transaction. When a segment ends, its ranks send the output that is
+still missing. If a rank was killed before that, the missing output is read from the log file on its node, provided that
+the node is alive. While the database is unreachable, the output stays in the file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tuner.trials.groups.segment_run import LogFile
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.25
-"""Seconds that chunks wait for others, to be written in the same transaction."""
+"""Chunks wait this many seconds for other chunks, so that all of them are written in one transaction."""
 LAST_WORDS_S = 5.0
-"""Seconds that the ranks of an ended segment have to send the rest of their logs."""
+"""After a segment has ended, its ranks have this many seconds to send the remaining output."""
 RETRY_S = 1.0
-"""Seconds to wait before the database is tried again after it did not answer."""
+"""Seconds to wait before a request that the database did not answer is repeated."""
 _READ_S = 60.0  # timeout in seconds for reading a log file on another node
 _COMPACT_AT = 64  # merge a log's chunks after this many new ones
-_FEW = 3  # at the end, merge only if there are at least this many chunks
+_FEW = 3  # at the end, merge only if there are more chunks than this
 
 
 class Owner(NamedTuple):
@@ -55,7 +55,7 @@ class LogTable(Protocol):
 
 
 OnNode = Callable[..., Awaitable[Any]]
-"""Run a function on a node: (node, function, *arguments)."""
+"""Runs a function on a node; called with (node, function, *arguments)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class _Segment:
 
     owner: Owner
     ended_ranks: set[int] = field(default_factory=set)  # the ranks whose last chunk is stored
-    chunks: dict[int, int] = field(default_factory=dict)  # rank -> how many chunks are not merged yet
+    chunks: dict[int, int] = field(default_factory=dict)  # rank -> number of chunks that are not merged yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     closing: asyncio.Task[None] | None = None
 
@@ -90,7 +90,7 @@ class LogKeeper:
     async def take(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
         """Store chunks that a rank has sent, and return once they are in the database.
 
-        Chunks of a segment whose log is closed are ignored: its file has been read by then.
+        If the log of the segment is closed, its chunks are ignored, because the log files have been read by then.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and chunks:
@@ -105,8 +105,8 @@ class LogKeeper:
     ) -> None:
         """Complete the logs of a segment in the background.
 
-        gone: returns once the processes of the ranks have ended; None if they stay and send the rest themselves. rest:
-            the rest of the logs of ranks that send no more.
+        gone: returns once the processes of the ranks have ended; None if they stay and send the remaining output
+            themselves. rest: the remaining output of ranks that no longer send any.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
@@ -143,7 +143,7 @@ class LogKeeper:
     ) -> None:
         try:
             if rest:
-                with contextlib.suppress(Exception):  # it will be read from the files instead
+                with contextlib.suppress(Exception):  # the output will be read from the files instead
                     await self._store(segment, rest)
             await self._last_words(segment, {file.rank for file in files} - {chunk.rank for chunk in rest}, gone)
             missing = [file for file in files if file.rank not in segment.ended_ranks]
@@ -205,7 +205,7 @@ class LogKeeper:
         try:
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
-        except Exception as error:  # the node is gone, and the rest of the log with it
+        except Exception as error:  # the node is gone, and with it the output that was not sent
             log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
             return []
         return chunks

@@ -1,4 +1,4 @@
-"""The needs of a script's call. A host that was kept from an earlier call is used only if it meets them."""
+"""Compute the needs of a script's call. A host that was kept from an earlier call is used only if it meets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OF_LIBRARIES = frozenset(
     {
         "KMP_DUPLICATE_LIB_OK",  # scikit-learn
         "KMP_INIT_AT_FORK",
-        "PYTEST_CURRENT_TEST",  # another one for each test
+        "PYTEST_CURRENT_TEST",  # different for each test
         "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
         "TF2_BEHAVIOR",  # TensorFlow
         "TORCHINDUCTOR_CACHE_DIR",  # torch
@@ -21,7 +21,7 @@ _OF_LIBRARIES = frozenset(
 
 
 def of_workers() -> tuple[Any, ...]:
-    """Return what workers inherit from this process: its environment variables and `sys.path`."""
+    """Return the environment variables and `sys.path`, which workers inherit from this process."""
     return {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
 
 

@@ -11,7 +11,7 @@ import time
 
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 """The files in Ray's session folder that the raylet waits for. Each contains a port, or -1 if the service is not in use."""
-_LOOK_S = 1.0  # seconds between two checks whether the raylet lives
+_LOOK_S = 1.0  # how often to check that the raylet is alive, in seconds
 
 
 def main() -> None:

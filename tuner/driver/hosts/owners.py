@@ -1,4 +1,4 @@
-"""Names of the processes that drive experiments. From a name one can tell whether its process is still alive."""
+"""Name the processes that drive experiments. A name shows whether its process is still alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROC = Path("/proc")
 
 
 def owner_name(pid: int | None = None) -> str:
-    """Return the name of this process (or of another one on this machine): ``host:pid:when it started``.
+    """Return the name of this process, or of another process on this machine: ``host:pid:when it started``.
 
     On Linux, the start is given as the id of the boot and the clock ticks since then, so that it does not depend on the
     machine's clock. On other systems, it is a time.
@@ -27,7 +27,7 @@ def owner_name(pid: int | None = None) -> str:
 
 
 def owner_is_dead(owner: str | None) -> bool:
-    """Return True if the owner was a process of this machine and has ended; False if it is alive or that is not known.
+    """Return True if the owner was a process of this machine and has ended; False if it is alive or its state is unknown.
 
     A name from another boot may belong to another machine with the same host name, so its lease must expire first.
     """

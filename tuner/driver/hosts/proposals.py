@@ -1,9 +1,9 @@
 """Ask slow searchers in helper processes, so that they do not delay the verdicts of a host's experiments.
 
-One helper serves all searchers whose asks take tens of milliseconds; a searcher that may take seconds
-(`Searcher.HEAVY`) has its own helper. A helper keeps a copy of each experiment's trials. Before each question it gets
-the trials that have changed, so it gives the same answer as the searcher here would. The core stays the only writer: an
-answer comes back as an event.
+One helper serves all searchers whose answers take tens of milliseconds. A searcher that may take seconds
+(`Searcher.HEAVY`) has its own helper. A helper keeps a copy of each experiment's trials. Before each question, it gets
+the trials that have changed, so it answers as the searcher in this process would. The core stays the only writer,
+because an answer comes back as an event.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
 AT_ONCE = 100
-"""The number of trials that are sent at once before the event loop does other work. Pickling them takes a few milliseconds."""
+"""The number of trials that are sent together before the event loop does other work. Pickling them takes a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class ProposalError(RuntimeError):
-    """A helper could not answer. The searcher raised an exception, or the helper has ended."""
+    """Raised when a helper could not answer, because the searcher raised an exception or the helper has ended."""
 
 
 class Proposals:
-    """The helpers of one host. Each is started for its first question, and again if it has ended."""
+    """The helpers of one host. Each is started for its first question, and started again if it has ended."""
 
     def __init__(self) -> None:
         self._shared = _Helper()
@@ -67,7 +67,7 @@ class Proposals:
     ) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 
-        It raises the errors of `DefineByRunSearch.draw`, and ProposalError.
+        This raises the errors of `DefineByRunSearch.draw`, and ProposalError.
         """
         answer = await self._call(experiment, searcher, trials, sys_path, "draw", (number, name, distribution))
         return answer[0], answer[1]
@@ -124,7 +124,7 @@ class _Copy:
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever something that searchers read changes."""
+    """Return a value that changes whenever the data that searchers read changes."""
     return (
         trial.state,
         trial.iteration,
@@ -157,7 +157,7 @@ class _Helper:
     ) -> Any:
         """Call a method of the searcher in the helper and return its result.
 
-        If the caller is cancelled, the answer is still read, so that the next answer belongs to the next question.
+        If the caller is cancelled, the answer is still read, so that it is not mistaken for the answer to the next question.
         """
         call = asyncio.create_task(self._call(experiment, searcher, trials, sys_path, method, args))
         self._calls.add(call)
@@ -264,7 +264,7 @@ async def _read(process: asyncio.subprocess.Process) -> Any:
 def main() -> None:
     """Answer questions until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # so that what is printed does not mix with the answers
+    os.dup2(2, 1)  # so that printed output does not mix with the answers
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     questions = os.fdopen(os.dup(0), "rb")
     known: dict[str, tuple[Searcher, Population] | Exception] = {}
@@ -317,7 +317,7 @@ def _answer(known: tuple[Searcher, Population] | Exception, method: str, args: t
 
 
 def _pickled(error: Exception) -> bytes:
-    """Return (error, None). Replace an error that cannot be pickled by one with the same text."""
+    """Return (error, None), pickled. Replace an error that cannot be pickled with a ProposalError that has the same text."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         data = pickle.dumps((error, None))

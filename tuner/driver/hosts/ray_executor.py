@@ -1,4 +1,4 @@
-"""Trials on Ray: worker groups are placement groups, and the host is an actor."""
+"""Run trials on Ray, where worker groups are placement groups and the host is an actor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RayExecutor:
 
     @property
     def node(self) -> str:
-        """Return Ray's id of the node that this runs on."""
+        """Return Ray's id of the node on which the host runs."""
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
@@ -79,7 +79,7 @@ class RayExecutor:
         return result
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete it here, or on the node that has it."""
+        """Delete the checkpoint here, or on the node that has it."""
         if info.node in (None, self.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
         else:

@@ -2,9 +2,9 @@
 
 Besides its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
 monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for runtime environments.
-The raylet accepts no work before both agents are up. This project needs only the last of the five, so `without_helpers` leaves
-out the others. A small process replaces the dashboard's agent. Like Ray's own agent without an installed dashboard, it tells the
-raylet that the agent is not in use.
+The raylet accepts no work before both agents are up. This project needs only the agent for runtime environments, so
+`without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the raylet that the agent is
+not in use, as Ray's own agent does if the dashboard is not installed.
 
 `python -m tuner.driver.hosts.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
@@ -33,7 +33,7 @@ _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
 
 
 def missing() -> list[str]:
-    """Return a message for each private name that the installed Ray lacks. If there are any, Ray starts with all helpers."""
+    """Return a message for each private name that the installed Ray lacks. If it lacks any, Ray starts with all helpers."""
     found = []
     for module, names in PRIVATE.items():
         loaded = importlib.import_module(module)
@@ -44,7 +44,7 @@ def missing() -> list[str]:
 
 @contextlib.contextmanager
 def without_helpers() -> Iterator[None]:
-    """Make this process start Ray without the helpers, within the block."""
+    """Within the block, make this process start Ray without the helpers."""
     if missing():
         yield
         return
@@ -61,7 +61,7 @@ def without_helpers() -> Iterator[None]:
 
 
 def _start_nothing(node: Any, **options: Any) -> None:
-    """Replace a method that starts a helper."""
+    """Do nothing, in place of a method that starts a helper."""
 
 
 def _start_process(start: Callable[..., Any], command: Sequence[str], *args: Any, **options: Any) -> Any:

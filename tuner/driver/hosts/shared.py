@@ -1,6 +1,6 @@
-"""The shared driver hosts of a database: name them, find the one that runs, end those of another version.
+"""Name the shared driver hosts of a database, find the host that runs, and end those of another version.
 
-This module does not import the host itself, since that takes a second.
+This module does not import the host itself, because that takes a second.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Seconds that the host of another version may take to return its owner name, and again to end."""
+"""The host of another version has this many seconds to return its owner name, and then as many again to end."""
 _VERSION = "-v"
-"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits in its place."""
+"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits in that place."""
 
 
 def base_name(settings: Settings) -> str:
@@ -45,11 +45,12 @@ def find_host(settings: Settings) -> Any:
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of tuner has started.
 
-    Return (version, owner) of each; the owner is None if the host did not answer. The next host claims their experiments.
+    Return (version, owner) of each host; the owner is None if the host did not answer. The next host claims their
+    experiments.
 
     Raises:
-        NewerHost: a running service of a newer version uses such a host. If two services ended each other's hosts, no
-            experiment would make progress.
+        NewerHost: a running service of a newer version uses such a host, which is not ended. If two services ended each
+            other's hosts, no experiment would make progress.
     """
     base, ended = base_name(settings), []
     for name in sorted(_names_of_hosts()):

@@ -17,7 +17,7 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""The most samples that are kept of a rank in a segment: two hours at one per ten seconds. Longer series are thinned out."""
+"""The maximum number of samples of a rank in a segment: two hours, with one every ten seconds. Longer series are thinned."""
 
 
 class Place(NamedTuple):
@@ -40,7 +40,7 @@ class Shelf(Protocol):
 
 @dataclass(slots=True)
 class _Pace:
-    """Thin out the samples of a segment: keep all, later every second one, then every fourth, so that they stay evenly spaced."""
+    """Thins the samples of a segment evenly: keeps all samples at first, later every second sample, then every fourth."""
 
     looked: int = 0
     every: int = 1
@@ -50,7 +50,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Return whether there are too many samples. If so, keep only half as many from now on."""
+        """Return whether there are too many samples. If there are, keep only half as many from now on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2
@@ -58,14 +58,14 @@ class _Pace:
 
 
 class UsageKeeper:
-    """Takes the samples. running: returns the segments that are running."""
+    """Takes samples of the resource use of ranks, and stores them. running: returns the segments that are running."""
 
     def __init__(self, meters: Meters, shelf: Shelf, running: Callable[[], Mapping[str, Place]]) -> None:
         self._meters, self._shelf, self._running = meters, shelf, running
         self._paces: dict[str, _Pace] = {}
 
     async def keep(self, every_s: float) -> None:
-        """Take samples without end. Samples that cannot be written are lost; training continues."""
+        """Take samples until this is cancelled. Samples that cannot be written are lost, and training continues."""
         while True:
             await asyncio.sleep(every_s)
             try:

@@ -147,7 +147,7 @@ def choose_next(
     """Return the winner, or None if no trial is started and none may be started.
 
     Args:
-        inputs: what the decision depends on.
+        inputs: the data for the decision.
         cube: the encoding of configurations.
         point: gives the realised point of a trial.
         generator: the only source of randomness.

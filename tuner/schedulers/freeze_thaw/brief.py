@@ -17,8 +17,8 @@ from tuner.schedulers.freeze_thaw.curve_model import Floats
 from tuner.schedulers.freeze_thaw.results import Result
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 
-DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # what a decision of the model takes, in seconds, on a busy machine
-KEEP = 3  # without the model, one trial of this many goes on at each level
+DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # the seconds of a decision with the model, on a busy machine
+KEEP = 3  # without the model, one of this many trials continues at each level
 BEST = 5  # half of the new configurations are near one of this many best trials
 STEP = 0.1  # the standard deviation of their distance, in each parameter that differs
 

@@ -38,7 +38,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
 AT_FIRST = 0.7  # the relevance of an earlier experiment before there are results
 SURE_AFTER = 4  # with this many results, the measured relevance has the same weight as AT_FIRST
-MOST_TRIALS = 80  # the most trials of an earlier experiment that are used: the best, and those that got farthest
+MOST_TRIALS = 80  # the most trials of an earlier experiment that are used: the best and the longest ones
 MOST_ROWS = 240
 CANDIDATES = 8  # the number of best trials of each experiment from which the portfolio is chosen
 PORTFOLIO = 4

@@ -120,9 +120,10 @@ class Explorer:
     def settled(
         self, donor: Mapping[str, Any], params: dict[str, Any], how: dict[str, str], rng: random.Random
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return changed params after `custom`, moved into their domains, and how each differs from the donor's, in words.
+        """Apply `custom` to changed params, and move the values into their domains.
 
-        `how` says by path what changed the params so far.
+        Return the params, and path -> a description of the difference from the donor's value. `how` maps a path to the cause
+        of its change so far.
         """
         if self._custom is not None:
             params = dict(self._custom(dict(params)))

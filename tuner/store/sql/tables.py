@@ -192,8 +192,8 @@ experiment = Table(
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
     Column("tags", JsonText),  # the tags of the changed spec, to filter by
-    Column("thinned_at", Real),  # when most of its points were deleted; NULL: it has all of them
-    Column("thinned_upto", Id),  # while that goes on: the last segment that is done
+    Column("thinned_at", Real),  # when most of its points were deleted; NULL: all points are kept
+    Column("thinned_upto", Id),  # during the deletion: the last segment that was thinned; otherwise NULL
 )
 
 trial = Table(

@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 
 def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool = False, **hyperparameters: Any) -> M:
-    """Return the module of a checkpoint that `ReportCallback` saved, on the CPU and ready to predict: `eval()` has been called.
+    """Return the module of a checkpoint that `ReportCallback` saved, on the CPU and in `eval()` mode.
 
     ``model = tuner.lightning.load_model(result.best_checkpoint, LitNet)``
 
@@ -23,9 +23,10 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
     ``load_model(result.best_checkpoint, LitNet, **result.best_config)``.
 
     Args:
-        checkpoint: such as `result.best_checkpoint`.
+        checkpoint: a checkpoint such as `result.best_checkpoint`.
         module: the class of the LightningModule.
-        trusted: unpickle everything that is in the file, which can run code. By default, only tensors and plain values.
+        trusted: True to unpickle everything in the file, which can run code. By default, only tensors and plain values are
+            unpickled.
         hyperparameters: arguments of the module. They replace those in the checkpoint.
 
     Raises:

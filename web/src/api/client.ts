@@ -154,6 +154,10 @@ export interface ExperimentPatch {
   priority?: number;
   weight?: number;
   limits?: Record<string, number | null>;
+  /** A merge patch: null takes a parameter out, and a domain replaces the one before. */
+  space?: Record<string, unknown>;
+  /** The values that new parameters had in the trials so far; null: they are not known. */
+  assume?: Record<string, unknown>;
 }
 
 export interface ExperimentChanges {

@@ -567,7 +567,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials with the most similar configurations, and their best values. */
+        /** Get the trials with the most similar configurations, and their results. */
         get: operations["trials_neighbours"];
         put?: never;
         post?: never;
@@ -828,7 +828,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Report what the trial has reached, and get the verdict.
+         * Report the metrics of the trial, and get the verdict.
          * @description Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then.
          */
         post: operations["agents_report"];
@@ -864,7 +864,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Renew a lease, and learn whether the trial should end. */
+        /** Renew a lease, and get the action that the trial should take. */
         post: operations["agents_heartbeat"];
         delete?: never;
         options?: never;
@@ -898,7 +898,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training is complete. */
+        /** Complete the trial: its training has ended. */
         post: operations["agents_complete"];
         delete?: never;
         options?: never;
@@ -947,7 +947,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say whether a code bundle has been uploaded. */
+        /** Check whether a code bundle has been uploaded. */
         get: operations["bundles_get"];
         /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
         put: operations["bundles_put"];
@@ -2745,7 +2745,7 @@ export interface components {
         };
         /**
          * LeaseState
-         * @description The answer to a call that needs no other answer.
+         * @description The answer to a request that returns no other data.
          */
         LeaseState: {
             /**
@@ -3222,7 +3222,7 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description what is wrong, in a sentence
+             * @description the error, in a sentence
              */
             detail: string;
             /**
@@ -3849,7 +3849,7 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description who or what the token is for
+             * @description the person or program that uses it
              */
             name: string;
             /**

@@ -3,12 +3,13 @@ import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { useNavigate, useSearchParams } from "react-router";
-import { parseDocument, stringify } from "yaml";
+import { stringify } from "yaml";
 import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
 import { config, param } from "../format";
 import { keys } from "../live/keys";
+import { readMapping } from "../parts/mapping";
 import { Mistakes } from "../parts/Mistakes";
 import { Facts, Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
@@ -19,6 +20,8 @@ import { askedWords, bundleOf, roomWords } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
+
+const read = (text: string) => readMapping(text, "name: digits");
 
 /** A new experiment, as a form and as YAML; with `?clone=exp_…` it begins with the spec of another one. */
 export default function NewExperimentPage() {
@@ -207,15 +210,6 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
       </Panel>
     </div>
   );
-}
-
-/** The spec that the text is, or why it is none. */
-function read(text: string): [Spec | null, string | null] {
-  const document = parseDocument(text);
-  if (document.errors.length > 0) return [null, document.errors.map((error) => error.message.trim()).join("\n\n")];
-  const found: unknown = document.toJS();
-  if (found !== null && typeof found === "object" && !Array.isArray(found)) return [found as Spec, null];
-  return [null, "Expected a mapping: a line for each field, such as name: digits"];
 }
 
 /** "It cannot start like this: 3 mistakes". */

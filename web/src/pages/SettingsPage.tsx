@@ -129,7 +129,7 @@ function Create() {
       >
         <TextInput
           label="Name"
-          placeholder="who or what the token is for"
+          placeholder="the person or program that uses it"
           required
           value={name}
           onChange={(event) => setName(event.currentTarget.value)}

@@ -98,6 +98,37 @@ describe("the actions of an experiment", () => {
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
   });
 
+  it("change its search space, with the mistakes at the field", async () => {
+    const errors = [{ pointer: "/space/lr/lower", message: "must be below upper" }];
+    const problem = { type: "about:blank", title: "Bad", status: 422, detail: "a mistake", request_id: null, errors };
+    // A textarea that grows with its text waits for fonts, which happy-dom lacks.
+    vi.stubGlobal("document", Object.assign(document, { fonts: new EventTarget() }));
+    const change = vi.spyOn(api, "change").mockRejectedValueOnce(new ApiError(422, "a mistake", problem));
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const field = await screen.findByLabelText<HTMLTextAreaElement>("Search space");
+    const save = screen.getByRole<HTMLButtonElement>("button", { name: "Save" });
+    expect([field.value, save.disabled]).toEqual(["lr:\n  type: loguniform\n  lower: 0.0001\n  upper: 0.1\n", true]);
+    expect(screen.queryByLabelText("Values of new parameters in the trials so far")).toBeNull();
+    fireEvent.change(field, { target: { value: "lr: [" } });
+    expect([field.getAttribute("aria-invalid"), save.disabled]).toEqual(["true", true]);
+    fireEvent.change(field, { target: { value: "lr: {type: loguniform, lower: 1, upper: 0.1}" } });
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } });
+    expect(await screen.findByText("lr.lower: must be below upper")).toBeTruthy();
+    expect(screen.queryByRole("alert")).toBeNull();
+    fireEvent.change(field, { target: { value: "width: {type: randint, lower: 1, upper: 9}" } });
+    expect(screen.queryByText("lr.lower: must be below upper")).toBeNull();
+    fireEvent.change(screen.getByLabelText("Values of new parameters in the trials so far"), {
+      target: { value: "width: 3" },
+    });
+    change.mockResolvedValueOnce(EXPERIMENT);
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    const width = { type: "randint", lower: 1, upper: 9 };
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: null, width }, assume: { width: 3 } });
+  });
+
   it("continue it with more trials", async () => {
     const go = vi.spyOn(api, "continue").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);

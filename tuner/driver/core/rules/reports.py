@@ -42,7 +42,7 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Return why a report of these metrics fails the trial, or None. Ask and tell raises it as an error in the caller.
+    """Return why a report of these metrics fails the trial, or None. Ask and tell raises the reason as an error in the caller.
 
     last: the trial ends with this report.
     """
@@ -59,7 +59,7 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn of metrics that `stop` uses and that no report has had yet. They are misspelt or come later."""
+    """Warn about metrics that `stop` uses and that no report has contained yet. They are misspelt or come later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
     what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
@@ -89,7 +89,7 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Handle a report without the objective: unless the name looks misspelt, wait, since it may be reported later."""
+    """Handle a report without the objective. Unless the name looks misspelt, wait: the objective may be reported later."""
     max_t = experiment.spec.max_t
     end = max_t is not None and trial.t >= max_t
     misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)

@@ -1,11 +1,11 @@
 import { NumberInput, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api } from "../../api/client";
+import { api, ApiError } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { draftOf, LIMITS, patchOf } from "./edit";
+import { draftOf, LIMITS, patchOf, wrongAssumption, wrongSpace } from "./edit";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** The form in which an experiment is changed, also while it runs. */
@@ -23,6 +23,13 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       onDone("Saved.");
     },
   });
+  // Editing a field takes the service's words about it away.
+  const places = mistakesOf(send.error, ["space", "assume"]);
+  const wrong = { space: wrongSpace(draft.space), assume: wrongAssumption(draft.assume) };
+  const edited = (part: Partial<typeof draft>) => {
+    send.reset();
+    setDraft({ ...draft, ...part });
+  };
   const number = (value: number | string) => (typeof value === "number" ? value : "");
   return (
     <FormDialog
@@ -31,8 +38,8 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       wrong="It could not be changed"
       size="lg"
       pending={send.isPending}
-      error={send.error}
-      disabled={Object.keys(patch).length === 0}
+      error={places.rest ? send.error : null}
+      disabled={Object.keys(patch).length === 0 || wrong.space !== null || wrong.assume !== null}
       onSend={() => send.mutate()}
       onClose={onClose}
     >
@@ -94,7 +101,47 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
           />
         ))}
       </div>
+      <Textarea
+        label="Search space"
+        description="as YAML; a change is a new revision of it, and the results so far are kept"
+        classNames={{ input: classes.yaml! }}
+        autosize
+        minRows={4}
+        maxRows={16}
+        spellCheck={false}
+        value={draft.space}
+        error={wrong.space ?? places.at.space}
+        onChange={(event) => edited({ space: event.currentTarget.value })}
+      />
+      {(patch.space || draft.assume) && (
+        <Textarea
+          label="Values of new parameters in the trials so far"
+          description="as YAML, such as width: 32; null if the value is not known, and models then leave these trials out"
+          classNames={{ input: classes.yaml! }}
+          autosize
+          minRows={1}
+          maxRows={8}
+          spellCheck={false}
+          value={draft.assume}
+          error={wrong.assume ?? places.at.assume}
+          onChange={(event) => edited({ assume: event.currentTarget.value })}
+        />
+      )}
       <p className={classes.words}>Running ranks keep their old limits until they restart.</p>
     </FormDialog>
   );
+}
+
+/** What the service says about each of these fields, and whether it says anything else. */
+function mistakesOf<Name extends string>(error: Error | null, names: readonly Name[]) {
+  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
+  const at: Partial<Record<Name, string>> = {};
+  let rest = error !== null && found.length === 0;
+  for (const { pointer, message } of found) {
+    const [field, ...path] = pointer.slice(1).split("/");
+    const name = names.find((one) => one === field);
+    if (name === undefined) rest = true;
+    else at[name] = [at[name], `${path.length > 0 ? `${path.join(".")}: ` : ""}${message}`].filter(Boolean).join("\n");
+  }
+  return { at, rest };
 }

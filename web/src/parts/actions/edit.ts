@@ -1,7 +1,9 @@
 /** The content of the form in which an experiment is changed, and the part of it that is sent: only what differs. */
 
 import type { ExperimentPatch } from "../../api/client";
+import { stringify } from "yaml";
 import type { Experiment } from "../../api/types";
+import { readMapping } from "../mapping";
 import { tagsOf, tagsText } from "./tags";
 
 export const LIMITS = [
@@ -22,9 +24,14 @@ export interface Draft {
   weight: number | "";
   num_samples: number | "";
   limits: Record<Limit, number | "">;
+  /** The search space as YAML. */
+  space: string;
+  /** The values that new parameters had in the trials so far, as YAML. */
+  assume: string;
 }
 
-type Source = Pick<Experiment, "name" | "notes" | "tags" | "priority" | "weight" | "num_samples" | "limits">;
+type Source = Pick<Experiment, "name" | "notes" | "tags" | "priority" | "weight" | "num_samples" | "limits" | "space">;
+type Json = Readonly<Record<string, unknown>>;
 
 export function draftOf(experiment: Source): Draft {
   const { name, notes, tags, priority, weight, num_samples, limits } = experiment;
@@ -36,7 +43,38 @@ export function draftOf(experiment: Source): Draft {
     weight,
     num_samples: num_samples ?? "",
     limits: Object.fromEntries(LIMITS.map(([key]) => [key, limits[key] ?? ""])) as Draft["limits"],
+    space: stringify(experiment.space),
+    assume: "",
   };
+}
+
+/** Why the text is no search space; null if it is a mapping. The service checks what is in it. */
+export const wrongSpace = (text: string): string | null => readMapping(text, SPACE_LINE)[1];
+
+export const wrongAssumption = (text: string): string | null =>
+  text.trim() === "" ? null : readMapping(text, "width: 32")[1];
+
+const SPACE_LINE = "lr: {type: loguniform, lower: 0.0001, upper: 0.1}";
+
+/** The merge patch (RFC 7396) that makes the space `after` of the space `before`. A domain is replaced as a whole. */
+export function spacePatch(before: Json, after: Json): Record<string, unknown> {
+  const patch: Record<string, unknown> = {};
+  for (const name of Object.keys(before)) if (!(name in after)) patch[name] = null;
+  for (const [name, value] of Object.entries(after)) {
+    const old = before[name];
+    if (isGroup(old) && isGroup(value)) {
+      const inner = spacePatch(old, value);
+      if (Object.keys(inner).length > 0) patch[name] = inner;
+    } else if (!(name in before) || JSON.stringify(old) !== JSON.stringify(value)) patch[name] = value;
+  }
+  return patch;
+}
+
+/** Several parameters under one name. A domain has a type. */
+function isGroup(value: unknown): value is Json {
+  return (
+    value !== null && typeof value === "object" && !Array.isArray(value) && typeof (value as Json)["type"] !== "string"
+  );
 }
 
 /** An empty number is null, which lifts the limit; the service says so if one cannot be lifted. */
@@ -53,5 +91,12 @@ export function patchOf(experiment: Source, draft: Draft): ExperimentPatch {
     draft.limits[key] === before.limits[key] ? [] : [[key, draft.limits[key] === "" ? null : draft.limits[key]]],
   );
   if (limits.length > 0) patch.limits = Object.fromEntries(limits) as Record<string, number | null>;
+  const [space] = readMapping(draft.space, SPACE_LINE);
+  const changed = space === null ? {} : spacePatch(experiment.space, space);
+  if (Object.keys(changed).length > 0) {
+    patch.space = changed;
+    const [assumed] = readMapping(draft.assume || "{}", "width: 32");
+    if (assumed !== null && Object.keys(assumed).length > 0) patch.assume = assumed;
+  }
   return patch;
 }

@@ -62,6 +62,7 @@ describe("an edit", () => {
     priority: 0,
     weight: 1,
     num_samples: 16,
+    space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
     limits: { max_concurrent_trials: 4, time_budget_s: null, gpu_hours: 2, max_failures: 0, hang_timeout_s: 1800 },
   } as unknown as Experiment;
 

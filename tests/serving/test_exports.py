@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import tuner
-from tests.serving_models.search import searched
+from tests.serving.search import searched
 from tests.trials.lightning.test_load import lit_net, saved_by_a_trial
 from tuner.cli.commands import app
 from tuner.errors import CheckpointError, NotFound, SpecError, TunerError

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 import tuner
-from tests.serving_models import predictors, search
-from tests.serving_models.search import NAME, searched
+from tests.serving import predictors, search
+from tests.serving.search import NAME, searched
 from tuner.errors import TunerError
 from tuner.serving import ray_serve
 from tuner.serving.origin import Origin

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 import tuner
-from tests.serving_models.predictors import Lines
-from tests.serving_models.search import NAME, searched
+from tests.serving.predictors import Lines
+from tests.serving.search import NAME, searched
 from tuner.errors import CheckpointError, NotFound, SpecError
 from tuner.serving.ingress import application
 from tuner.serving.origin import Origin, origin

@@ -1,1 +1,0 @@
-"""Tests of `tuner.serving`. The module `tests/serving.py` is about `tuner serve`."""
