@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's handwritten digits: 1,797 real images of 8 x 8 pixels, ten classes.
 
-Every rank runs `train`. DDP averages the gradients. The validation accuracy is that of the whole validation set.
+Every rank runs `train`. DDP averages the gradients. The validation accuracy is measured on the whole validation set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_T = 27
 
 
 class Net(nn.Module):
-    """Two convolutions and a linear layer; `width` channels in the first, twice that in the second."""
+    """Two convolutions and a linear layer. The first convolution has `width` channels; the second has twice as many."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Net(nn.Module):
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
-    """Return 1,437 images for training and 360 for validation, with pixels scaled to 0..1 and always the same split."""
+    """Return 1,437 training images and 360 validation images, with pixels scaled to 0..1. The split is always the same."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -64,7 +64,7 @@ def data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train for up to 27 epochs, from the trial's checkpoint if there is one. Report validation accuracy and loss after each."""
+    """Train up to epoch 27, from the trial's checkpoint if it has one. Report the accuracy and the loss after each epoch."""
     torch.set_num_threads(1)
     training, validation = data()
     model = tuner.torch.prepare_model(Net(config["width"], config.get("dropout", 0.0)))
@@ -92,7 +92,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def evaluate(model: nn.Module, validation: TensorDataset) -> dict[str, float]:
-    """Return the accuracy and the loss on the validation set. Each rank takes a share of it, and the counts are summed."""
+    """Return the accuracy and the loss on the validation set. Each rank evaluates a share of the set; the counts are summed."""
     context = tuner.get_context()
     images, labels = (t[context.world_rank :: context.world_size] for t in validation.tensors)
     model.eval()
@@ -112,7 +112,7 @@ def evaluate(model: nn.Module, validation: TensorDataset) -> dict[str, float]:
 
 
 def saver(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> Callable[[str], None]:
-    """Return a function that saves a checkpoint. It is called only if one is due, so that none is written in vain."""
+    """Return a function that saves a checkpoint. `tuner.report` calls it only if a checkpoint is due."""
 
     def save(folder: str) -> None:
         state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}

@@ -2,7 +2,7 @@
 
 Bundles are kept in the storage of the service, which the nodes of its cluster can read too. A bundle is a zip file in
 the form that Ray's ``py_modules`` expects. If the storage is a local folder, the bundle is also unpacked there, so that
-the service can check an entrypoint in it.
+the service can check entrypoints in the bundle.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Bundle:
 class Bundles:
     """The bundles in the storage of a service.
 
-    Each method records the use of a bundle before it looks for the file. So `prune` either keeps the file, or has deleted
-    it before the method looks.
+    Each method records the use of a bundle before it looks for the file. So either `prune` keeps the file, or it has deleted
+    the file before the method looks.
     """
 
     def __init__(self, storage: str, store: Store) -> None:
@@ -72,8 +72,8 @@ class Bundles:
     def applied(self, data: Any) -> Any:
         """Return a spec with its bundle added to the ``py_modules`` of its runtime environment.
 
-        The bundle replaces an earlier one, such as that of a forked experiment. A spec without a bundle is returned as
-        it is, after a look whether the bundles that it got from another experiment are still there.
+        The bundle replaces an earlier bundle, such as that of a forked experiment. A spec without the field `bundle` is
+        returned unchanged, after a check that the bundles in its runtime environment still exist.
 
         Raises:
             SpecError: there is no such bundle.
@@ -98,7 +98,7 @@ class Bundles:
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
 
     def prune(self, before: float, now: float | None = None) -> int:
-        """Delete the bundles that were last used before this time and that no experiment refers to. Return how many."""
+        """Delete the bundles that were last used before this time, unless an experiment refers to them. Return how many."""
         stored = [name for name, end, rest in (each.partition(".zip") for each in place(self._folder).modified())
                   if end and not rest and SHA256.fullmatch(name)]  # fmt: skip
         return self._used.prune(stored, before, self._delete, now)
@@ -111,7 +111,7 @@ class Bundles:
         return found is not None
 
     def _check_stored(self, environment: Any) -> None:
-        """Raise SpecError if a runtime environment names a bundle of this storage that was deleted."""
+        """Raise SpecError if a runtime environment names a bundle of this storage that no longer exists."""
         modules = environment.get("py_modules") if isinstance(environment, Mapping) else None
         ours = {
             one: name
@@ -142,7 +142,7 @@ class Bundles:
 
 
 def unpacked(uri: str) -> str:
-    """Return the folder with a bundle's files if `uri` is a bundle on this machine, else `uri`."""
+    """Return the folder with a bundle's files if `uri` is the URI of a bundle on this machine. Otherwise return `uri`."""
     path = uri.removeprefix("file://")
     folder = _folder_of(path)
     return folder if uri.startswith("file://") and _is_stored(uri) and os.path.isdir(folder) else uri
@@ -157,7 +157,7 @@ def _folder_of(path: str) -> str:
 
 
 def _unpack(archive: Archive, folder: Path) -> None:
-    """Write the files of an archive into a folder, atomically: the folder has all of them or does not exist."""
+    """Write the files of an archive into a folder atomically: either the folder has all files, or it does not exist."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,10 @@ from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
 
 MAX_BYTES = 10 << 20
-"""The largest size of a pickled function in bytes. In base64, it fits into a request of 16 MiB together with its spec."""
+"""The largest size of a pickled function, in bytes. In base64, it fits into a request of 16 MiB together with its spec."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
-"""Options of a runtime_env with which ranks may have another version of Python than the service."""
+"""The options of a runtime_env with which the ranks can have a different version of Python from the service."""
 
 
 class Function(BaseModel):
@@ -43,7 +43,7 @@ class Function(BaseModel):
 
 
 def written(code: CodeRecord) -> dict[str, Any]:
-    """Return the field `function` of a spec. Raise SpecError if the function is too large."""
+    """Return the value of the field `function` of a spec. Raise SpecError if the function is too large."""
     assert code.blob is not None
     _check_size(len(code.blob), "/trainable")
     return {
@@ -56,10 +56,10 @@ def written(code: CodeRecord) -> dict[str, Any]:
 
 
 def sent(data: Any) -> CodeRecord | None:
-    """Return the function in a spec. Return None if there is none or it is malformed; the check of the spec reports the latter.
+    """Return the function in a spec, or None if there is none or it is malformed. The check of the spec reports malformed ones.
 
     Raises:
-        SpecError: the text is not base64, the function is too large, or another version of Python has pickled it.
+        SpecError: the text is not base64, the function is too large, or another version of Python pickled it.
     """
     if not isinstance(data, Mapping) or "function" not in data:
         return None

@@ -20,7 +20,7 @@ def archive(record: CheckpointRecord) -> Iterator[bytes]:
     """Return the files of a checkpoint as a tar archive, piece by piece. Nothing is copied to the disk.
 
     Raises:
-        Conflict: its files are not available: it was deleted, is still being saved, or is on another node.
+        Conflict: the files are not available, since the checkpoint was deleted, is still being saved, or is on another node.
     """
     if record.state != "ready":
         raise Conflict(f"{record.public_id} has no files: it is {record.state}")
@@ -56,6 +56,6 @@ def _opened(file: Place) -> BinaryIO:
 
 
 def _is_safe(name: str) -> bool:
-    """Return whether a path stays below the folder into which the archive is unpacked."""
+    """Return True if a path stays below the folder into which the archive is unpacked."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)

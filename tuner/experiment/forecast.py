@@ -1,4 +1,4 @@
-"""Forecast when an experiment ends, its best value then, and the gain of another GPU hour."""
+"""Forecast the end of an experiment, its best value at that time, and the gain from another GPU hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.store import ExperimentRecord, Store
 
 HOUR_S = 3600.0
 
-LEAST = 0.02  # the least remaining training that is assumed, as a share of the training so far
+LEAST = 0.02  # at least this share of the training so far is assumed to remain
 
 Limit = Literal["num_samples", "budget", "time_budget_s", "gpu_hours"]
 
@@ -41,12 +41,12 @@ ENDS: Mapping[str, Sequence[tuple[float, float, float]]] = {
         (0.994, 1.525, 2.487),
     ),
 }
-"""The actual remaining seconds divided by the expected ones (low, middle, high), for each quarter of a search.
+"""The actual remaining time divided by the expected remaining time (low, middle, high), for each quarter of a search.
 
-"samples": only the number of trials is known. "units": the total units of time_attr of all trials are known. "budget":
-the same for freeze-thaw, which trains the leading trial to the end after all others have stopped. `python -m
-benchmarks.forecast --fit` measures these figures on recorded learning curves. They differ from 1 because the last
-trials often run longer, and fewer of them at once.
+"samples": only the number of trials is known. "units": the total training of all trials is known, in units of time_attr.
+"budget": as "units", but for freeze-thaw, which trains the leading trial to the end after all other trials have stopped.
+`python -m benchmarks.forecast --fit` measures these figures on recorded learning curves. They differ from 1 because the last
+trials often run longer, and because fewer trials run at the same time near the end.
 """
 
 
@@ -77,9 +77,9 @@ class More:
     """The effect of more training.
 
     Attributes:
-        gpu_hours: the GPU hours asked about; None if trials use no GPUs.
-        seconds: how long they take at the current pace.
-        gain: the improvement of the best value; positive for both modes.
+        gpu_hours: the GPU hours of this training; None if trials use no GPUs.
+        seconds: the seconds that this training takes at the current pace.
+        gain: the improvement of the best value, which is positive in both modes.
     """
 
     gpu_hours: float | None
@@ -93,11 +93,11 @@ class Forecast:
 
     Attributes:
         metric: the first objective.
-        time: the time of the newest event; None before the first.
-        end: its expected end; None if that is not known yet, or if it has ended.
-        best: its best value at that time; None if that is not known yet. The interval excludes values worse than the
-            current best one.
-        more: the effect of another hour; None if that is not known yet.
+        time: the time of the newest event; None before the first event.
+        end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
+        best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
+            current best value.
+        more: the effect of another hour; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.
     """
 
@@ -115,7 +115,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     Args:
         store: the database.
         record: the experiment.
-        hours: the additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It is
+        hours: the additional GPU hours that `more` is about. If trials use no GPUs, these are hours of the experiment. They are
             limited to twice the training so far, because a longer forecast would be a guess.
     """
     spec, metric = record.spec, record.spec.objective.metric
@@ -137,7 +137,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """The training over time, in seconds summed over trials.
+    """The training over time. Training is measured in seconds, summed over trials.
 
     Attributes:
         times: the times at which the number of running trials changed (n,), ascending.
@@ -179,7 +179,7 @@ class _Pace:
         return self.total / 2 / (self.ran - half)
 
     def trained_by(self, times: Sequence[float]) -> list[float]:
-        """Return the training by these times."""
+        """Return the training done by each of these times."""
         return [float(done) for done in np.interp(times, self.times, self.done)]
 
 
@@ -187,7 +187,7 @@ class _Pace:
 
 
 def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
-    """Return which limit is expected to end the experiment first, and when."""
+    """Return the limit that is expected to end the experiment first, and the time until then."""
     limits = record.spec.limits
     known: list[End] = []
     if limits.time_budget_s is not None:
@@ -213,7 +213,7 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 
 
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
-    """Return the remaining training if further trials train as long as those so far. A running trial counts as half."""
+    """Return the remaining training if further trials train as long as the trials so far. A running trial counts as half."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
     if record.spec.num_samples is None or not ended:
         return None
@@ -222,7 +222,7 @@ def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
 
 
 def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace) -> float | None:
-    """Return the remaining training in seconds, if a unit of time_attr takes as long as it has so far."""
+    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far."""
     iterations, seconds = store.trials.training(record.id)
     match record.spec.time_attr:
         case "training_iteration":
@@ -235,9 +235,9 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
 
 
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
-    """Return the limit that fixes the total training of all trials, and that total in units of time_attr. None without one.
+    """Return the limit that fixes the total training of all trials, and that total in units of time_attr.
 
-    They are known for freeze-thaw, which has a budget, and for fifo, which trains each trial to max_t.
+    Both are known for freeze-thaw, which has a budget, and for fifo, which trains each trial to max_t. Otherwise return None.
     """
     spec = record.spec
     scheduler: Mapping[str, Any] = spec.resolved.get("scheduler") or {}
@@ -262,7 +262,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The improvements of the best value so far: the training at each, and its score (higher is better)."""
+    """The improvements of the best value so far: the training done by each of them, and the score (higher is better)."""
 
     spec: Spec
     work: Sequence[float]
@@ -279,7 +279,7 @@ class _Found:
         return cls(record.spec, work, [objective.score(value) for value in values]) if values else None
 
     def gain(self, training: float, pace: _Pace) -> Gain | None:
-        """Return the gain of this much training, or None if it is unknown or too far ahead."""
+        """Return the gain from this much more training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
         return expected_gain(self.work, self.score, pace.total, training)
@@ -310,7 +310,7 @@ class _Found:
 
 
 def _gpus(spec: Spec) -> float:
-    """Return the GPUs of a trial."""
+    """Return the number of GPUs that a trial uses."""
     return spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers
 
 

@@ -28,23 +28,23 @@ def fork_experiment(
 ) -> ExperimentRecord:
     """Create an experiment from the current spec of another one. A driver starts it.
 
-    The spec is checked as in `create_experiment`. A function by value is used again, unless the changes contain another
-    function or an entrypoint.
+    The spec is checked as in `create_experiment`. If the experiment has a function by value, the fork uses it too, unless the
+    changes contain another function, an entrypoint or a command.
 
     Args:
         store: the database.
         experiment: the public id of the experiment to fork.
         changes: a JSON merge patch (RFC 7396) of its spec.
         checker: imports the entrypoint in a helper process.
-        learn: add the experiment to `warm_start`, so that the new search learns from its trials.
-        idempotency_key: if it was used before with the same spec, return the experiment that was created then.
+        learn: True to add the experiment to `warm_start`, so that the new search learns from its trials.
+        idempotency_key: if this key was used before with the same spec, return the experiment that was created then.
         prepare: a function that is applied to the changed spec before the check.
 
     Raises:
         NotFound: there is no such experiment.
         SpecError: the changed spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
-        Conflict: the key was used before, with another spec.
+        Conflict: the key was used before with another spec.
     """
     source = store.experiments.get(experiment)
     data = prepare(_changed(source, changes, learn))
@@ -72,7 +72,7 @@ def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) 
 
 
 def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
-    """Return the source's function by value, unless the changed spec has another function."""
+    """Return the function by value of the source, or None if it has none or the changed spec has another function."""
     if source.code_hash is None or any(data.get(name) is not None for name in ("entrypoint", "function", "command")):
         return None
     code = store.code.get(source.code_hash)

@@ -1,6 +1,6 @@
-"""Write a search of another tool into the database, as an experiment that has ended.
+"""Write a search that another tool has run into the database, as an experiment that has ended.
 
-The log has the same form as that of any search: the same core folds it, and the page, `tuner.load`, `warm_start` and
+Its log has the same form as the log of any other search. The same core folds it, and the page, `tuner.load`, `warm_start` and
 `tuner.replay` can read it.
 """
 
@@ -58,8 +58,8 @@ def write(
 ) -> ExperimentRecord:
     """Create the experiment with its whole log, and return it.
 
-    Until the last commit the experiment is "failed", with an error that the import is incomplete. If this process is killed, the
-    experiment stays in this state, and the next import from the same place into the same name replaces it.
+    Until the last commit, the experiment is "failed", and its error says that the import is incomplete. If this process is
+    killed, the experiment stays in this state. The next import from the same origin under the same name replaces it.
 
     Args:
         store: the database.
@@ -70,7 +70,7 @@ def write(
         modes: "min" or "max" for each objective.
         trials: the trials, in the order of their numbers.
         origin: the source of the trials, in words.
-        scope: whether a trial's best value ("all") or last value counts.
+        scope: "all" if a trial's best value counts, "last" if its last value counts.
 
     Raises:
         SpecError: there are no trials, or the name or the space is not valid here.
@@ -117,7 +117,7 @@ def write(
 
 
 def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
-    """Delete incomplete experiments of imports from the same place. If such an import still runs, its next commit fails."""
+    """Delete the experiments of incomplete imports from this origin. If such an import is running, its next commit fails."""
     for record in store.experiments.named(spec.name):
         if record.incomplete and record.project == spec.project and (record.error is None or origin in record.error):
             store.experiments.seize(record.id)
@@ -129,7 +129,7 @@ def _not_here(config: dict[str, Any]) -> None:
 
 
 def _log(trials: Sequence[ImportedTrial], origin: str) -> Iterator[e.Event | d.Decision]:
-    """Yield the entries that a driver would have logged, ordered by time."""
+    """Yield the log entries that a driver would have written, ordered by time."""
     found: list[tuple[float, int, int, e.Event | d.Decision]] = []
     for number, trial in enumerate(trials):
         entries = list(_of_trial(number, trial, origin))
@@ -170,5 +170,5 @@ def _of_trial(number: int, trial: ImportedTrial, origin: str) -> Iterator[tuple[
 
 
 def finite(value: Any) -> bool:
-    """Return whether a metric may have this value: a number that is not infinite."""
+    """Return True if a metric can have this value, that is, if it is a number and not infinite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isinf(value)

@@ -12,14 +12,14 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store.records import SegmentRecord
 
 Segments = Callable[[int], Sequence[SegmentRecord]]
-"""A function that returns the segments of the trial with a number, in order."""
+"""A function that gets the number of a trial and returns the trial's segments in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One segment of a lineage. The next segment continued from its `end_iteration`.
+    """One segment of a lineage. The next segment of the lineage started from the checkpoint of iteration `end_iteration`.
 
-    changes: parameter -> (before, after), compared with the previous segment. None: the parameter did not exist.
+    changes: parameter -> (value in the previous segment, value in this segment). None: the parameter did not exist.
     """
 
     trial: int
@@ -40,9 +40,9 @@ class Place:
 def lineage(place: Place, segments: Segments) -> list[Link]:
     """Return the segments that led to the weights at `place`, oldest first.
 
-    Each segment continues from a checkpoint of the one before. After a retry or a resume, that is a segment of the same
-    trial; after an exploit, it is a segment of the donor. The first segment started without a checkpoint, or from one
-    of a deleted experiment.
+    Each segment started from a checkpoint of the previous segment in the list. After a retry or a resume, the previous segment
+    belongs to the same trial; after an exploit, to the donor. The first segment in the list started without a checkpoint, or
+    from a checkpoint of a deleted experiment.
     """
     backwards: list[Link] = []
     trial, ordinal, end = place.trial, place.ordinal, place.iteration
@@ -60,8 +60,8 @@ def lineage(place: Place, segments: Segments) -> list[Link]:
 def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
     """Return the configurations of a lineage as JSON, oldest first, as a replay of PBT reads them.
 
-    Each is ``{"iteration": after which it applies, "params": {...}, "trial": its number}``. To repeat what the search
-    found, train with these changes at these iterations.
+    Each item is ``{"iteration": ..., "params": {...}, "trial": ...}``. The params apply after this iteration, and `trial` is
+    the number of the trial that used them. To repeat what the search found, change to these params at these iterations.
     """
     held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
     found: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def newest(store: Store, public_id: str) -> Place | None:
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return the place where the best checkpoint was saved, or else where the best value was reported.
+    """Return the place where the best checkpoint was saved. If there is none, return where the best value was reported.
 
     Return None if there is no best trial.
     """
@@ -94,7 +94,7 @@ def best(store: Store, experiment: ExperimentRecord) -> Place | None:
 
 
 def stored(store: Store, experiment: str) -> Segments:
-    """Return a function that reads the segments of an experiment's trials, each trial once."""
+    """Return a function that returns the segments of an experiment's trial. It reads each trial from the database only once."""
     known: dict[int, Sequence[SegmentRecord]] = {}
 
     def of(number: int) -> Sequence[SegmentRecord]:

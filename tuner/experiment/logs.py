@@ -16,15 +16,15 @@ from tuner.store.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
-"""Seconds after the end of a segment in which the rest of a log may still arrive from another node."""
-_FILE_BYTES = 64 << 20  # bytes that are read at the end of a log file
+"""After the end of a segment, the remaining part of a log can take up to this many seconds to arrive from another node."""
+_FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are read
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
     """Return the output of a trial's ranks, one item per segment and rank. Raise NotFound if there is no such trial.
 
-    The driver host stores logs in the database. Logs of an earlier version, or of a host that stores none
-    (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.
+    The driver host stores logs in the database. If there are none, because the version is older or the host stores no logs
+    (`TUNER_LOG_BYTES=0`), the log files on this machine are read. They exist if the ranks ran here.
     """
     query = query or LogQuery()
     if stored := store.logs.of_trial(trial, query):
@@ -48,7 +48,7 @@ class LogReader:
         self._offset = 0
 
     def next(self) -> tuple[str, bool]:
-        """Return the next part of the log, and whether there may be more later."""
+        """Return (the next part of the log, True if more can follow later)."""
         query = LogQuery(segment=self._segment, rank=self._rank, offset=self._offset)
         found = trial_logs(self._store, self._home, self._trial, query)
         if not found:
@@ -75,7 +75,7 @@ class LogReader:
                 return
 
     def _has_ended(self) -> bool:
-        """Return whether the segment ended so long ago that no more of its log will arrive."""
+        """Return True if the segment ended so long ago that no more of its log will arrive."""
         for part in self._store.trials.get(self._trial).segments:
             if part.ordinal == self._segment:
                 return part.ended_at is not None and time.time() - part.ended_at > LATE_S

@@ -15,7 +15,11 @@ from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
 MAX_COMPARED = 10_000
-"""The most trials that are compared. If there are more, half of these are the best ones; the others are spread over the rest."""
+"""The largest number of trials that are compared.
+
+If there are more trials, half of the compared trials are the best ones. The other half is spread evenly over the remaining
+trials.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +27,8 @@ class Neighbour:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
-    changes: parameter -> (value of the original trial, value of this neighbour), the largest difference first. None: the trial
-    does not have the parameter.
+    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. The value
+    is None if a trial does not have the parameter.
     """
 
     trial: TrialRecord
@@ -34,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The nearest trials first. left_out: the number of trials beyond MAX_COMPARED, which were not compared."""
+    """The neighbours, nearest first. left_out: the number of trials that were not compared, because of MAX_COMPARED."""
 
     items: Sequence[Neighbour]
     left_out: int
@@ -43,9 +47,9 @@ class Neighbours:
 def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbours:
     """Return the `count` trials of the experiment whose configurations are nearest to that of `trial`.
 
-    The distance is Euclidean in the unit cube of the space, divided by the cube's diagonal. Different categories of an unordered
-    choice are as far apart as the ends of an axis, and so are a value of a parameter and its absence. Configurations of earlier
-    spaces of the experiment are converted to the present space, see `Revisions.carried`.
+    The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Along one axis, two
+    different categories of an unordered choice have the largest distance, and so do a value and a missing value.
+    Configurations of earlier spaces of the experiment are converted to the present space, see `Revisions.carried`.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -77,7 +81,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
 
 
 def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return the distance of each of the others from `own` along one axis, from 0 to 1."""
+    """Return the distance from `own` to each of the others along one axis, from 0 to 1."""
     here = _place(parameter, own)
     there = np.array([_place(parameter, params) for params in others])
     if parameter.kind == "choice" and not parameter.ordered:
@@ -89,7 +93,7 @@ def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping
 
 
 def _place(parameter: Parameter, params: Mapping[str, Any]) -> float:
-    """Return the coordinate of a configuration along one axis; NaN if it has no value there, or one outside the domain."""
+    """Return the coordinate of a configuration along one axis, or NaN if its value is missing or outside the domain."""
     if parameter.path not in params:
         return math.nan
     value = params[parameter.path]

@@ -11,8 +11,8 @@ from tuner.domain.experiment import Objective
 def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> list[int]:
     """Return the rows that are on the Pareto front, in order.
 
-    A row is not on the front if another row is at least as good in all objectives and better in one. Equal rows are on
-    the front together. Rows with values that are not finite are never on it.
+    A row is not on the front if another row is at least as good in all objectives and better in at least one. If equal rows are
+    on the front, all of them are. A row with a value that is not finite is never on the front.
 
     Args:
         values: (rows, objectives).
@@ -20,7 +20,7 @@ def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> lis
     """
     costs = values * np.array([1.0 if objective.mode == "min" else -1.0 for objective in objectives])
     finite = np.isfinite(costs).all(axis=1)
-    # sorted so that a row can only be dominated by an earlier one
+    # sorted so that a row can only be dominated by an earlier row
     order = np.flatnonzero(finite)[np.lexsort(costs[finite].T[::-1])]
     kept: list[int] = []
     best = np.empty((0, costs.shape[1]))

@@ -17,7 +17,7 @@ from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
-MAX_KEPT = 200  # the number of experiments whose importance is kept
+MAX_KEPT = 200  # the largest number of results that the cache of importances keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Preview:
 
     scheduler, search: "auto" resolved, with defaults and inherited options filled in.
     notes: why this scheduler and search were chosen.
-    num_samples: how many trials would be started; None if only the time budget ends the search.
-    gpu_hours_at_most: the GPU hours if every trial trains to max_t, or what the limits allow if that is less; None if
-        unknown.
+    num_samples: the number of trials that would be started; None if only the time budget ends the search.
+    gpu_hours_at_most: the GPU hours if every trial trains to max_t, or the GPU hours that the limits allow, whichever is less;
+        None if unknown.
     configurations: (flat params, nested config) of the trials that start before any result is known.
     """
 
@@ -45,7 +45,7 @@ class Preview:
 def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None = None) -> Preview:
     """Assemble the experiment as a driver would, and return the trials that it would start before any report.
 
-    seconds_per_iteration: how long one unit of time_attr takes, for the estimate of GPU hours.
+    seconds_per_iteration: the seconds that one unit of time_attr takes, for the estimate of GPU hours.
     """
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
@@ -66,7 +66,7 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 
 
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
-    """Return the smallest known bound of: all trials in full, the budget, the time limit, the limit of GPU hours."""
+    """Return the smallest known bound on the GPU hours: all trials in full, the budget, the time limit, or `gpu_hours`."""
     scaling, limits = spec.scaling, spec.limits
     gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
     bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]
@@ -94,17 +94,18 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The importance is computed from at most this many trials. If there are more, evenly spaced ones are used."""
+"""The importance is computed from at most this many trials. If there are more, evenly spaced trials are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
     """The importance of each parameter.
 
-    shares: parameter -> share, the most important first. They add up to 1. Empty if there are too few results.
-    trials: how many results were used.
-    needed: how many results are needed.
-    left_out: ended trials that were not used, because there are more than MAX_RESULTS.
+    shares: parameter -> share, with the most important parameter first. The shares add up to 1. Empty if there are too few
+        results.
+    trials: the number of results that were used.
+    needed: the number of results that are needed.
+    left_out: the number of ended trials that were not used, because there are more than MAX_RESULTS.
     """
 
     metric: str
@@ -117,11 +118,12 @@ class Importance:
 def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
     """Return how much each parameter mattered for the first objective, from the trials that have ended.
 
-    If users have changed the search space, it is about the present one, from the trials that lie in it.
+    If users have changed the search space, use the present space, and only the trials whose configurations lie in it.
 
-    where: use only trials that meet these conditions, as for a list of trials. Raise SpecError if one is wrong.
+    where: use only trials that meet these conditions, which are written as for a list of trials. Raise SpecError if a condition
+    is wrong.
     """
-    # Optuna and scipy take a second to load, and only this needs them.
+    # Optuna and scipy take a second to load, and only this function needs them.
     from tuner.search import importance as anova
 
     spec = record.spec
@@ -146,16 +148,16 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 class Importances:
-    """A cache of each experiment's importance, valid until another of its trials ends. May be used from any thread."""
+    """A cache of the importances of experiments. An entry is valid until another trial of its experiment ends. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()  # also prevents that the same importance is computed twice at the same time
-        # By public id, which is never used again, and conditions: (event_seq, trials ended, result)
+        self._lock = threading.Lock()  # also keeps two threads from computing the same importance
+        # (public id, which is never used again, and conditions) -> (event_seq, number of ended trials, result)
         self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 
     def of(self, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
-        """Return the importance over the trials that meet these conditions. Raise SpecError if one is wrong."""
+        """Return the importance over the trials that meet these conditions. Raise SpecError if a condition is wrong."""
         key = (record.public_id, tuple(where))
         with self._lock:
             seq, ended, found = self._kept.get(key, (-1, -1, None))

@@ -1,4 +1,4 @@
-"""Recommend a scheduler: replay past experiments under several schedulers, and compare."""
+"""Recommend a scheduler, by replaying past experiments under several schedulers and comparing the outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ FEWEST = 8
 """Experiments with fewer trials than this are left out."""
 
 TOLERANCE = 0.05
-"""The largest acceptable mean loss over experiments. A loss of 1 is the difference between the best and the median trial."""
+"""The largest acceptable mean loss over experiments.
+
+A loss of 1 is as large as the difference between the best and the median trial of an experiment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,11 @@ class Option:
     Attributes:
         method: the scheduler in a few words.
         scheduler: its JSON form, to pass to `tuner.run`.
-        saved: the share of the training that it would have saved; negative if it would have cost more.
-        lost: how much worse its best trial was, where 0 is the experiment's best trial and 1 its median trial.
-        experiments: the names of the experiments that it was replayed on.
-        censored: how many experiments were left out because the scheduler would have trained trials for longer than was
-            recorded.
+        saved: the share of the training that it would have saved; negative if it would have trained more.
+        lost: the loss of its best trial: 0 if that is as good as the experiment's best trial, 1 if it is as good as the median.
+        experiments: the names of the experiments on which it was replayed.
+        censored: the number of experiments that were left out, because the scheduler would have trained trials for longer than
+            they were recorded.
     """
 
     method: str
@@ -69,11 +72,11 @@ class Recommendation:
     """A recommendation, and what it is based on.
 
     Attributes:
-        best: the option that saves the most training among those that lose at most 5 % on average; None if there is
-            none.
+        best: among the options that save training and lose at most 5 % on average, the option that saves the most; None if
+            there is none.
         options: all options, ordered by the training that they save, largest first.
-        left_out: experiments that could not be replayed, with the reason.
-        summary: the outcome, in a sentence.
+        left_out: name of an experiment -> why it could not be replayed.
+        summary: the outcome in one sentence.
     """
 
     best: Option | None
@@ -87,8 +90,8 @@ def recommend(
 ) -> Recommendation:
     """Replay experiments under several schedulers and recommend one.
 
-    Only replays without censored trials count, because their cost and result are known exactly. A replay has none if
-    the recorded trials were trained at least as long as the scheduler would have trained them.
+    Only replays without censored trials count, because their cost and result are known exactly. A trial is censored if the
+    scheduler would have trained it for longer than it was recorded.
     """
     candidates = list(CANDIDATES if schedulers is None else schedulers)
     known: list[list[tuple[str, Replay]]] = [[] for _ in candidates]
@@ -127,7 +130,7 @@ def recommend(
 
 
 def _lost(found: Replay) -> float:
-    """Return how much worse a replay's best trial is, relative to the difference between the best and the median trial."""
+    """Return the loss of a replay's best trial, relative to the difference between the recorded best and median trials."""
     values = sorted(trial.recorded.value for trial in found.trials if trial.recorded.value is not None)
     then, now = found.recorded.best_value, found.replayed.best_value
     if then is None or not values:

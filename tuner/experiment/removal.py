@@ -1,4 +1,4 @@
-"""Delete an experiment with everything that belongs to it: rows, checkpoints, logs."""
+"""Delete an experiment and everything that belongs to it: rows, checkpoints, logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.store.removal import DELETION
 from tuner.trials.checkpoints.storage import join, place
 
 KILL_S = 30.0
-"""Seconds that a deletion waits for a driver to end its ranks and to release the experiment."""
+"""A deletion waits up to this many seconds for a driver to end its ranks and release the experiment."""
 
 LOOK_S = 0.1
 
@@ -40,15 +40,15 @@ def delete_experiment(
         experiment: its public id.
         storage: where checkpoints are stored, unless the spec says otherwise.
         logs: the folder with the logs of all experiments.
-        force: kill the experiment first if it has not ended.
-        revision: if given, delete only if the experiment is at this revision.
+        force: True to kill the experiment first if it has not ended.
+        revision: if given, the experiment is deleted only if it is at this revision.
         poke: wakes the driver after a command.
-        wait_s: how long a driver may take to release it.
+        wait_s: the seconds that a driver may take to release the experiment.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it has not ended, its driver does not release it, or the storage of its checkpoints does not answer.
-            An interrupted deletion can be repeated at once.
+        Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
+            answer. An interrupted deletion can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
@@ -73,7 +73,7 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         place(uri).remove()
     except (CheckpointError, FileNotFoundError):
-        # the path has a variable that is set only on the nodes; or another call was faster
+        # the path has a variable that is set only on the nodes, or another call has deleted the folder
         pass
     except OSError as error:
         raise Conflict(
@@ -82,6 +82,6 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
 
 
 def _is_driven(record: ExperimentRecord) -> bool:
-    """Return True if a driver holds the experiment. The lease of an earlier deletion does not count."""
+    """Return True if a driver has a lease of the experiment. The lease of an earlier deletion does not count."""
     is_held = record.driver_owner not in (None, DELETION)
     return is_held and (record.lease_until or 0.0) > time.time()

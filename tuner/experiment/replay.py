@@ -1,4 +1,4 @@
-"""Replay a stored experiment under another scheduler or searcher: `tuner.replay`, the command, and the route call it."""
+"""Replay a stored experiment under another scheduler or searcher, for `tuner.replay`, the command and the route."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def replay(
 
     Args:
         store: the database.
-        record: the experiment. If it is still running, what it has recorded so far is replayed.
+        record: the experiment. If it is still running, its recording so far is replayed.
         scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
         search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
-        max_concurrent_trials: trials that train at once. None: as many as trained at once in the experiment.
-        most_reports: refuse experiments with more reports than this. None: refuse none.
+        max_concurrent_trials: the largest number of trials that train at once. None: as many as in the experiment.
+        most_reports: refuse an experiment that has more reports than this. None: no limit.
 
     Raises:
         SpecError: the arguments do not fit the experiment, or it cannot be replayed. The message says why.

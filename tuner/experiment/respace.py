@@ -19,13 +19,13 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""The most changes of the space of an experiment. The spec keeps all earlier spaces."""
+"""The space of an experiment can be changed this many times. The spec keeps all earlier spaces."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
 
 def merged(space: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7396) to a space. A domain, which is an object with a type, replaces the old value as a whole."""
+    """Apply a merge patch (RFC 7396) to a space. A domain, which is an object with a type, replaces the whole old value."""
     if not isinstance(patch, Mapping) or isinstance(patch.get("type"), str) or patch.keys() == {"grid_search"}:
         return patch
     found = dict(space) if isinstance(space, Mapping) else {}
@@ -38,13 +38,13 @@ def merged(space: Any, patch: Any) -> Any:
 
 
 def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *, begun: bool) -> dict[str, Any]:
-    """Return the changes of a spec that give it a new search space, in the form of `Spec.amended`; {} if it is the same space.
+    """Return the changes that give a spec a new search space, as `Spec.amended` takes them; {} if the space is the same.
 
     Args:
         spec: the present spec.
         patch: a merge patch of its space, see `merged`.
-        assume: path of a new parameter -> its value in the trials so far. None excludes their results from models.
-        begun: whether there are trials, so that `assume` must have every new parameter.
+        assume: path of a new parameter -> its value in the trials so far. None: models do not use the results of these trials.
+        begun: True if there are trials. Then `assume` must have every new parameter.
 
     Raises:
         SpecError: the space is wrong, or the scheduler or the searcher cannot use it. The error lists all mistakes.
@@ -69,7 +69,7 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
 
 
 def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
-    """Return path -> value of new parameters, and the errors in `assume`."""
+    """Return (path -> value of the new parameters, the errors in `assume`)."""
     new = {p.path: p for p in added(before, after)}
     found: dict[str, Any] = {}
     errors: Errors = []

@@ -1,6 +1,6 @@
 """A spec's `command`: a script whose arguments contain parameters, as in `tuner run train.py --lr '{lr}'`.
 
-When the experiment is created, the service reads the script and stores it, with its arguments, as a training function.
+When an experiment is created, the service reads its script, and stores it with its arguments as a training function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERPRETERS = ("python", "python3")
 
 
 def taken(data: Any) -> tuple[Any, CodeRecord | None]:
-    """Return a spec without its command, and the training function that runs the command (None if there is none).
+    """Return a spec without its command, and the training function that runs the command (None if there is no command).
 
     Raises:
         SpecError: there is no such script, or a placeholder does not name a parameter.
@@ -62,7 +62,7 @@ def taken(data: Any) -> tuple[Any, CodeRecord | None]:
 
 
 def _words(command: Any) -> list[str]:
-    """Return the script and its arguments, without a leading interpreter."""
+    """Return the script and its arguments. A leading "python" or "python3" is left out."""
     try:
         words = shlex.split(command) if isinstance(command, str) else command
     except ValueError as error:
@@ -76,7 +76,7 @@ def _words(command: Any) -> list[str]:
 
 
 def _script(name: str, runtime_env: Any) -> tuple[str, bytes]:
-    """Return the path and the content of the script, from the bundle, the working_dir, or its absolute path."""
+    """Find the script in the bundle, in the working_dir, or by its absolute path. Return its path and its content."""
     environment = runtime_env if isinstance(runtime_env, Mapping) else {}
     modules = environment.get("py_modules")
     places = [*(modules if isinstance(modules, list) else []), environment.get("working_dir")]

@@ -1,4 +1,4 @@
-"""Check the JSON of a spec and return it as a `Spec`, for REST and `tuner.run` alike.
+"""Check the JSON of a spec and return it as a `Spec`, for both REST and `tuner.run`.
 
 All mistakes are reported at once, each with a JSON pointer, what was expected, and the nearest valid name.
 """
@@ -42,7 +42,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class AsObject:
-    """Annotates a dataclass that JSON writes as an object. Without it, a strict model accepts only instances."""
+    """Annotates a dataclass that is an object in JSON. Without this annotation, a strict model accepts only instances."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema: Any = handler(source)
@@ -139,7 +139,7 @@ SpecModel = create_model(
     __doc__="One experiment: the space, the objective, the scheduler and searcher, and the limits.",
     **_DECLARED,
 )
-"""A spec in its JSON form. Fields that it shares with `Spec` are declared there."""
+"""A spec in its JSON form. The fields that it shares with `Spec` are declared in `Spec`."""
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "": list(SpecModel.model_fields),
@@ -164,9 +164,9 @@ def parse_spec(
 
     Args:
         data: the JSON.
-        space_blob: cloudpickle of the choices that JSON cannot express.
-        code: the hash of a trainable that is pickled by value, instead of an entrypoint.
-        parts: the objects that the type "python" stands for.
+        space_blob: the pickled Python objects of the space, which JSON cannot express.
+        code: the hash of a pickled training function that is used instead of an entrypoint.
+        parts: the Python objects that parts of the type "python" stand for.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
@@ -200,7 +200,7 @@ def written(spec: Spec) -> dict[str, Any]:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return a JSON value with a merge patch applied (RFC 7396): objects are merged, null removes, anything else replaces."""
+    """Apply a merge patch (RFC 7396) to a JSON value: merge objects, remove what is null, and replace any other value."""
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}
@@ -250,12 +250,12 @@ class ExperimentPatchModel(BaseModel):
 
 
 def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any]:
-    """Return the fields that differ from the spec, in the form that `Spec.amended` takes.
+    """Return the fields whose values differ from those in the spec, in the form that `Spec.amended` takes.
 
-    begun: whether the experiment has trials.
+    begun: True if the experiment has trials.
 
     Raises:
-        SpecError: they have mistakes. The error lists all of them.
+        SpecError: the changes have mistakes. The error lists all of them.
     """
     plain = _plain_json(data)
     errors: Errors = []
@@ -310,7 +310,7 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
 
 
 def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
-    """Return the limits that differ from those of the spec."""
+    """Return the limits whose values differ from those in the spec."""
     present = dataclasses.asdict(spec.limits)
     plain = {"limits": {**present, **given}}
     try:
@@ -330,11 +330,11 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Add the mistakes in the other fields of `data`, if `found` names fields that have no JSON form."""
+    """Return the mistakes in the fields of `data` that the mistakes in `found` are not about."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
-        left_out["space"] = {"?": {"type": "?"}}  # the space is wrong too, so nothing can be checked against it
+        left_out["space"] = {"?": {"type": "?"}}  # also wrong, so that nothing is checked against the space
     try:
         parse_spec({**data, **left_out}, code="", parts=parts)
     except SpecError as error:
@@ -343,7 +343,7 @@ def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Err
 
 
 def _check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
-    """Check what types cannot express, in each well-formed section, even if others are malformed."""
+    """Check each well-formed section for mistakes that types cannot express, even if other sections are malformed."""
     if (scaling := _section(plain, "scaling")) is not None:
         _check_resources(scaling, errors)
     if (checkpoint := _section(plain, "checkpoint")) is not None:
@@ -500,7 +500,7 @@ def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None
 
 
 def _check_for_agents(model: _Written, code: str | None, errors: Errors) -> None:
-    """Check the spec of an experiment that agents run. They have their own code; the entrypoint is a name that they know."""
+    """Check a spec for agents, which bring their own code. The entrypoint in such a spec is a name that the agents know."""
     given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
     if given or code:
         what = given[0] if given else "command"
@@ -600,13 +600,13 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "random"},
     "stop": {},
 }
-"""Replacements for parts that are wrong, so that the others can be checked."""
+"""Replacements for parts that have mistakes, so that the other parts can be checked."""
 
 
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
-    """Return the scheduler and the search with "auto" and inherited options resolved.
+    """Return the scheduler and the searcher, with "auto" and inherited options resolved.
 
-    Assemble the parts as a driver does, and add to `errors` if they do not fit the space or each other.
+    Assemble the parts as a driver does. If they do not fit the space or each other, add to `errors`.
     """
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:

@@ -14,16 +14,16 @@ from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
 Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing", "paused", "idle"]
 """The activity of a trial or a device in a span of time.
 
-waiting: a trial has no room on the cluster yet. starting: its processes start and load the code; restarting: the same after a
-failure or a pause. checkpointing: the training waits until the content of a checkpoint is taken over. paused: it has a
-checkpoint, and gave its room back. idle: no trial of this experiment holds the device.
+waiting: a trial does not have its resources yet. starting: its processes start and load the code. restarting: the same, after a
+failure or a pause. checkpointing: the training waits until the content of a checkpoint has been copied. paused: the trial has a
+checkpoint, and has released its resources. idle: no trial of this experiment holds the device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
-"""(trial, ordinal of its segment) -> when its training waited for checkpoints: starts and ends, in time."""
+"""(trial, ordinal of its segment) -> (start, end) of each time in which its training waited for a checkpoint, in order."""
 
 MAX_SAVES = 2000
-"""At most this many waits for checkpoints are shown, the longest. `Timeline.totals` counts all of them."""
+"""At most this many waits for checkpoints are shown, namely the longest. `Timeline.totals` counts all waits."""
 
 _AGAIN = frozenset({"retry", "resume"})
 
@@ -49,7 +49,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A GPU, or on a node without GPUs the slot of one rank. busy: the share of the time in which a trial held it."""
+    """A GPU, or the slot of a rank that has no GPU. busy: the share of the time in which a trial held it."""
 
     host: str
     name: str
@@ -59,7 +59,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """start, end: the time range. totals: seconds in each phase, summed over trials. of: the number of all trials."""
+    """start, end: the time range. totals: seconds in each phase, summed over trials. of: the total number of trials."""
 
     start: float
     end: float
@@ -109,7 +109,7 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
 def trial_spans(
     number: int, segments: Sequence[SegmentRecord], now: float, paused: bool, saves: Saves = MappingProxyType({})
 ) -> list[Span]:
-    """Return the spans of a trial, from its segments in order. paused: whether it is paused now."""
+    """Return the spans of a trial, given its segments in order. paused: True if the trial is paused now."""
     spans: list[Span] = []
     for at, segment in enumerate(segments):
         spans += _spans(number, segment, now, saves)
@@ -147,14 +147,14 @@ def _training(
 
 
 def _span(phase: Phase, start: float, end: float, trial: int | None, segment: int | None) -> list[Span]:
-    """Return the span, or nothing if it has no length."""
+    """Return a list with the span, or an empty list if the span has no length."""
     return [Span(phase=phase, start=start, end=end, trial=trial, segment=segment)] if end > start else []
 
 
 def room_at(segment: SegmentRecord) -> float:
-    """Return when a segment that has started got its resources.
+    """Return the time at which a segment that has started got its resources.
 
-    An older version did not record it. Then the whole start counts as starting, including the wait.
+    Older versions did not record this time. Then the whole time from the launch counts as starting, including the wait.
     """
     assert segment.started_at is not None
     held = segment.startup_s if segment.held_s is None else segment.held_s
@@ -164,7 +164,7 @@ def room_at(segment: SegmentRecord) -> float:
 def device_rows(
     segments: Iterable[TrialSegment], start: float, end: float, saves: Saves = MappingProxyType({})
 ) -> list[DeviceRow]:
-    """Return the GPUs, and the slots of ranks on nodes without GPUs, with their spans, ordered by node.
+    """Return the GPUs, and the slots of ranks without GPUs, with their spans, ordered by node.
 
     A rank without a GPU takes the first free slot of its node.
     """

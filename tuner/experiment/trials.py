@@ -14,7 +14,7 @@ from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 
 def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
-    """Enqueue trials with these configurations. They come before the searcher's, and do not count towards num_samples.
+    """Enqueue trials with these configurations. They start before the searcher's trials, and do not count in num_samples.
 
     Parameters that a configuration leaves out are drawn at random. An experiment that has ended runs again.
 
@@ -40,15 +40,15 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
 
 
 def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> str:
-    """Enqueue a new trial of the same experiment that starts from a checkpoint of this one, with changed params.
+    """Enqueue a new trial of the same experiment. It starts from a checkpoint of this trial, with changed params.
 
-    An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial once it has been started.
+    An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial after it has started.
 
     Args:
         store: the database.
         trial: its public id.
-        changes: flat params to change; the others are copied from the trial.
-        checkpoint: one of the trial's checkpoints. None for the newest from which the trial itself could continue.
+        changes: the flat params to change. Other params are copied from the trial.
+        checkpoint: a checkpoint of the trial. None: the newest checkpoint from which the trial itself could continue.
 
     Raises:
         NotFound: there is no such trial or checkpoint.
@@ -82,14 +82,14 @@ MOST_NEW = 100
 
 
 def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that a request has created, with its segments, or None if it has not been started yet."""
+    """Return the trial that a request asked for, with its segments, or None if the trial has not started yet."""
     newest = store.trials.newest(experiment_id, MOST_NEW)
     found = next((trial for trial in newest if trial.tags.get("asked_by") == key), None)
     return None if found is None else store.trials.get(found.public_id)
 
 
 def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
-    """Pin a checkpoint, so that the policy does not delete it, or unpin it.
+    """Pin a checkpoint, so that the checkpoint policy does not delete it, or unpin it.
 
     Raises:
         NotFound: there is no such checkpoint.
@@ -131,13 +131,13 @@ def checkpoint_actions(checkpoint: CheckpointRecord, record: ExperimentRecord) -
 
 
 def _is_at_end(record: ExperimentRecord, iteration: int) -> bool:
-    """Return True if a trial that starts at this iteration would have nothing left to train."""
+    """Return True if a trial that starts from this iteration would have nothing left to train."""
     end = _last_iteration(record)
     return end is not None and iteration >= end
 
 
 def _last_iteration(record: ExperimentRecord) -> float | None:
-    """Return the training_iteration at which every trial ends; None if there is none, or max_t counts something else."""
+    """Return the training_iteration at which every trial ends; None if there is no max_t, or it is in another unit."""
     spec = record.spec
     scheduler = spec.resolved.get("scheduler") or spec.scheduler
     if {spec.time_attr, scheduler.get("time_attr") or "training_iteration"} != {"training_iteration"}:
@@ -149,8 +149,8 @@ def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str,
     """Return the params of a trial with changes. Params of branches that are no longer chosen are left out.
 
     Raises:
-        SpecError: the changes do not fit the search space; or the trial is from an earlier space, does not lie in the present
-            one, and the changes do not say what is missing.
+        SpecError: the changes do not fit the search space. Or the trial's configuration is from an earlier space and does not
+            lie in the present space, and the changes do not have the missing values.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -171,13 +171,13 @@ def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str,
 
 
 def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out values outside their domain, whose conditions cannot be checked. `Space.check` reports them."""
+    """Leave out values outside their domains, because conditions cannot be checked with them. `Space.check` reports them."""
     valid = {p.path: p for p in space.parameters}
     return {path: value for path, value in params.items() if path in valid and valid[path].contains(value)}
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Enqueue trials, and ask the experiment to continue, because it may end before its driver reads the commands."""
+    """Enqueue trials. Also ask the experiment to continue, because it can end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
         record.id,

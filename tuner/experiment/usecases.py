@@ -37,11 +37,11 @@ from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
-#: if the runtime_env has any of these, workers may have packages that this process does not have
+#: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 
 MOST_TRIES = 50
-"""Attempts to make a change without If-Match, if other requests change the same experiment at the same time."""
+"""The number of attempts to make a change without If-Match while other requests change the same experiment."""
 
 
 def create_experiment(
@@ -49,15 +49,15 @@ def create_experiment(
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
-    A function by value in the spec is stored as it is; only ranks unpickle it.
+    A function by value in the spec is stored without unpickling it; only ranks unpickle it.
 
     If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its
-    entrypoint is not checked again, because the file may have changed or been deleted.
+    entrypoint is not checked again, because the file may have been changed or deleted.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
-        Conflict: the key was used before, with another spec.
+        Conflict: the key was used before with another spec.
     """
     spec, names, sent = parsed(data, checker=checker)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
@@ -73,7 +73,7 @@ def dry_run(
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
 ) -> Preview:
-    """Check a spec like `create_experiment`, with the same errors, and return what would be done. Nothing is stored."""
+    """Check a spec as `create_experiment` does, and return what the experiment would do. Nothing is stored."""
     spec, names, sent = parsed(data, checker=checker)
     checked_code(spec, names, sent, checker)
     with functions_by_name():
@@ -86,7 +86,7 @@ def parsed(
     """Return the spec, the names of the functions in it, and its training function if that is sent by value.
 
     Nothing is imported for a valid spec. If the spec has mistakes, `checker` also checks its entrypoint, so that the
-    error lists all mistakes. `kept` is a stored function by value, for a spec that has no function of its own.
+    error lists all mistakes. `kept` is a stored function by value, for a spec that contains no function.
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
@@ -104,7 +104,7 @@ def parsed(
 
 
 def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
-    """Check the entrypoint of a spec that has other mistakes. Raise EntrypointError if it cannot be imported."""
+    """Check the entrypoint of a spec that has other mistakes. Raise EntrypointError if the entrypoint cannot be imported."""
     known = {pointer.split("/")[1] for pointer, _ in found if pointer}
     if (
         not isinstance(data, Mapping)
@@ -122,7 +122,7 @@ def checked_code(
 ) -> CodeRecord | None:
     """Check the functions that the spec names by importing them in a helper process. No user code runs in this process.
 
-    Return the code that is stored with the experiment: None if agents bring it.
+    Return the code to store with the experiment, or None if agents bring the code.
     """
     code = None if spec.executor == "agents" else sent or entrypoint_code(spec, checker)
     mistakes = ErrorCollector()
@@ -158,10 +158,10 @@ def create_from_python(
 ) -> ExperimentRecord:
     """Create an experiment for a script that drives it itself.
 
-    `code` has its function, pickled by value; `parts` are objects that JSON cannot express. An entrypoint in `data` is
+    `code` has the training function, pickled by value. `parts` are objects that JSON cannot express. An entrypoint in `data` is
     checked as in `create_experiment`.
 
-    check: raises SpecError for an experiment that the script cannot drive. Then nothing is stored.
+    check: raises SpecError if the script cannot drive the experiment. Then nothing is stored.
     """
     is_by_value = data.get("entrypoint") is None
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
@@ -181,9 +181,9 @@ def create_from_python(
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
-    """Return the record of a function that workers import: the folders to search, and a hash of its files.
+    """Return the record of a function that workers import. It has the folders to search, and a hash of the function's files.
 
-    Raise EntrypointError if it cannot be imported here, unless the workers' environment is different.
+    Raise EntrypointError if the function cannot be imported here, unless the workers' environment is different.
     """
     assert spec.entrypoint is not None
     paths = search_path(spec.runtime_env)
@@ -201,7 +201,7 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions of packages that code depends on. They are read once, since that takes a millisecond."""
+    """Return the versions of packages that code depends on. They are read only once, since reading takes a millisecond."""
     found = {}
     for name in ("torch", "ray"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
@@ -210,7 +210,7 @@ def _packages() -> Mapping[str, str]:
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Return the folders in which an entrypoint is searched before the installed packages. Those of runtime_env come first."""
+    """Return the folders to search for an entrypoint before the installed packages. The folders of runtime_env come first."""
     own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     places = [bundles.unpacked(place) for place in own if isinstance(place, str)]
     folders = [str(Path(place).absolute()) for place in places if Path(place).is_dir()]
@@ -219,7 +219,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
 
 
 def differs(runtime_env: Mapping[str, Any]) -> bool:
-    """Return True if workers may be able to import modules that this process cannot."""
+    """Return True if workers may be able to import modules that this process cannot import."""
     places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     remote = any(isinstance(place, str) and not Path(bundles.unpacked(place)).is_dir() for place in places)
     return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
@@ -248,7 +248,7 @@ def amend_experiment(
     Raises:
         NotFound: there is no such experiment.
         SpecError: the changes have mistakes. The error lists all of them.
-        Conflict: the changes contain a new space, but the experiment cannot go on, or its driver does not accept a new space.
+        Conflict: the changes have a new space, but the experiment cannot continue, or a script drives it by ask and tell.
         Stale: the experiment is at another revision.
     """
 
@@ -267,7 +267,7 @@ def amend_experiment(
 
 
 def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord], None], tries: int) -> ExperimentRecord:
-    """Read an experiment and change it. Repeat both if another request changed it in between."""
+    """Read an experiment and change it. If another request changed it in between, repeat both steps."""
     while True:
         tries -= 1
         try:
@@ -287,13 +287,14 @@ def continue_experiment(
     Args:
         store: the database.
         experiment: its public id.
-        num_samples: how many trials to add; for a grid, how many more times to run it. None adds no trials, and only
+        num_samples: the number of trials to add; for a grid, how many more times to run it. None adds no trials, and only
             finishes an experiment that failed or was cancelled before its last trial.
-        adopt: give the experiment to the service if a script created it and it has ended. Otherwise the caller drives it.
+        adopt: True to give the experiment to the service if a script created it and it has ended. Otherwise the caller drives
+            it.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it is being cancelled.
+        Conflict: it is being cancelled, or can never run again.
     """
 
     def go_on(record: ExperimentRecord) -> None:
@@ -310,7 +311,7 @@ def continue_experiment(
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:
-    """Return the effective num_samples of an experiment so far."""
+    """Return the num_samples that is in effect for an experiment so far."""
     if record.spec.num_samples is not None:
         return record.spec.num_samples
     search = record.spec.resolved.get("search") or record.spec.search
@@ -320,7 +321,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return the command that tells a driver about the changes; an empty list if they do not concern it."""
+    """Return a list with the command that tells a driver about the changes. It is empty if they do not concern the driver."""
     told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
     if not told:
         return []
@@ -352,7 +353,7 @@ def archive_experiment(store: Store, experiment: str, archived: bool) -> Experim
 
 
 def id_of(store: Store, called: str) -> str:
-    """Return the id of an experiment or trial, given ``exp_...``, ``trl_...`` or the name of an experiment.
+    """Return the id of an experiment or a trial. `called` is ``exp_...``, ``trl_...`` or the name of an experiment.
 
     Raises:
         NotFound: there is no such experiment or trial. The message suggests the nearest name.
@@ -400,7 +401,7 @@ def _day(time: float) -> str:
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
-    """Mark an experiment as failed that never had a driver, so that no service runs it later."""
+    """Mark an experiment as failed if it never had a driver, so that no service runs it later."""
     record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return

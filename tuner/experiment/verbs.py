@@ -31,7 +31,7 @@ class Verb:
     done: states in which the command does nothing, so that it may be repeated.
     refused: states in which the command is an error.
     undoes: the command that this one withdraws while it is pending.
-    adopts: whether it hands an experiment of a script that has ended to the service.
+    adopts: True if the command hands the experiment over to the service after the script that created it has ended.
     """
 
     name: Command
@@ -123,20 +123,20 @@ TRIAL_VERBS: dict[Command, Verb] = {
 assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
 
 _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
-"""States in which the script that created an experiment may be about to drive it."""
+"""The states in which the script that created an experiment can be about to drive it."""
 
 _REASON = "by a user"
 
 Action = Literal[
     "pause", "resume", "cancel", "kill", "continue", "edit", "fork", "enqueue", "archive", "unarchive", "delete"
 ]
-"""The actions that users can take on an experiment: the verbs, and some that are not verbs."""
+"""The actions that users can take on an experiment: the verbs, and some other actions."""
 
 TrialAction = Literal["stop", "kill", "retry", "fork"]
 """The actions that users can take on a trial."""
 
 CheckpointAction = Literal["fork", "pin", "unpin"]
-"""The actions that users can take on a checkpoint. `fork` starts a new trial from it."""
+"""The actions that users can take on a checkpoint. `fork` starts a new trial from the checkpoint."""
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
@@ -158,7 +158,7 @@ def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
 
 
 def check_verb(name: Command, record: ExperimentRecord) -> None:
-    """Raise Conflict if the state of the experiment does not allow the verb, or its points were thinned and it needs them."""
+    """Raise Conflict if the state of the experiment does not allow the verb, or if the verb needs a log that is incomplete."""
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
@@ -167,7 +167,12 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
-    """Write the command of a verb of a trial. Raise NotFound if there is no such trial, Conflict if its state forbids it."""
+    """Write the command of a verb of a trial.
+
+    Raises:
+        NotFound: there is no such trial.
+        Conflict: the state of the trial or of its experiment does not allow the verb.
+    """
     verb, record = TRIAL_VERBS[name], store.trials.get(trial)
     if record.state in verb.refused:
         raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")

@@ -1,7 +1,7 @@
-"""Searchers, by the names that specs give them. Each is imported when it is first used, and Optuna and scipy with it.
+"""Searchers, by the names that specs give them. Each searcher is imported when it is first used, with Optuna or scipy.
 
-`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
-as `search_alg`. A new searcher is a module and an entry in `REGISTRY`.
+`from_json` builds a searcher from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
+as `search_alg`. To add a searcher, write a module and add an entry to `REGISTRY`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
         return _build("ray", {"searcher": argument}, pointer)
-    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # it draws at random, and runs grids
+    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and runs grids
         if getattr(argument, "_points_to_evaluate", None):
             raise SpecError("pass points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
         return _build("random", {}, pointer)

@@ -1,8 +1,8 @@
-"""The interface of a searcher, which proposes configurations. The scheduler decides how long each of them trains.
+"""The interface of a searcher, which proposes configurations. The scheduler decides how long each configuration trains.
 
-A searcher keeps no state of its own: `suggest` is a function of the seed, the trial's number and the trials so far. So
-the same order of reports gives the same suggestions, even after a restart. Caches, such as an in-memory study, can be
-rebuilt.
+A searcher keeps no state: `suggest` is a function of the seed, the trial's number and the trials so far. So the same
+order of reports leads to the same suggestions, even after a restart. A searcher may have caches that can be rebuilt, such as
+an in-memory study.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearcherContext:
-    """The experiment as its searcher sees it. It is passed to `Searcher.setup` once."""
+    """The experiment as its searcher sees it. `Searcher.setup` gets it once."""
 
     space: Space
     objectives: tuple[Objective, ...]
     seed: int
     num_samples: int | None = None
-    scope: str = "all"  # "all" if the best value of a trial counts, "last" if its last one counts
+    scope: str = "all"  # "all" if the best value of a trial counts, "last" if its last value counts
     points_to_evaluate: tuple[Mapping[str, Any], ...] = ()
     revisions: Revisions | None = None  # the spaces so far, if a user has changed the space
 
     def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return the trial's configuration in the present space; None if it does not lie in it.
+        """Return the trial's configuration, converted to the present space. Return None if it does not lie in that space.
 
-        A trial keeps the configuration of the space from which it was proposed, see `tuner.space.revisions`.
+        A trial keeps the configuration that was proposed for it, in the space of that time. See `tuner.space.revisions`.
         """
         return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
     def first_params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return as `params_of` the configuration with which the trial began. An exploit may have changed it since."""
+        """Like `params_of`, return the configuration with which the trial began. An exploit may have changed it since then."""
         if not trial.segments:
             return self.params_of(trial)
         first = trial.segments[0]
         return first.params if self.revisions is None else self.revisions.inside(first.params, first.space_revision)
 
     def state_of(self, trial: Trial) -> Mapping[str, Any]:
-        """Return what the searcher has stored with a trial; nothing if that was about an earlier space."""
+        """Return the state that the searcher has stored with a trial, or an empty mapping if it is about an earlier space."""
         current = self.revisions is None or trial.space_revision == self.revisions.newest
         return trial.searcher_state if current else {}
 
@@ -73,9 +73,9 @@ class Searcher(ABC):
     """Base class of all searchers."""
 
     TYPE: ClassVar[str]
-    #: True if one ask may take seconds even with few trials
+    #: True if a single proposal can take seconds, even with few trials
     HEAVY: ClassVar[bool] = False
-    #: True if it can go on in a search space that a user has changed, see `amend`
+    #: True if the searcher can continue after a user has changed the search space, see `amend`
     REVISES: ClassVar[bool] = False
 
     context: SearcherContext
@@ -93,15 +93,15 @@ class Searcher(ABC):
         """Set the experiment's context, and check that the searcher supports the space.
 
         Raises:
-            SpecError: it does not support the space. The message names searchers that do.
+            SpecError: the searcher does not support the space. The message names searchers that do.
         """
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Adapt to a change of num_samples or the search space by a user. The rest of the context is as in `setup`.
+        """Adapt to a num_samples or a search space that a user has changed. Otherwise the context is the same as in `setup`.
 
-        A changed space comes only to a searcher with `REVISES`. From then on it proposes in that space, and reads the
-        configurations of all trials by `SearcherContext.params_of`.
+        The space changes only if `REVISES` is True. From then on the searcher proposes configurations in the new space, and
+        reads the configurations of all trials with `SearcherContext.params_of`.
         """
         self.context = context
 
@@ -113,19 +113,19 @@ class Searcher(ABC):
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         """Return the configuration of trial `number`, or None if no configuration is left.
 
-        It is called once per number, in order, and depends only on (context.seed, number, trials).
+        It is called once for each number, in order. The result depends only on (context.seed, number, trials).
         """
 
     def is_heavy(self, trials: Population) -> bool:
-        """Return whether the next ask may take longer than a few milliseconds, so that it must run in another process."""
+        """Return True if the next proposal can take longer than a few milliseconds and must be made in another process."""
         return self.HEAVY
 
     def metric_constraints(self) -> Sequence[Constraint]:
-        """Return the constraints that a trial's metrics must satisfy for it to be the best one."""
+        """Return the constraints that the metrics of a trial must satisfy before the trial can be the best one."""
         return ()
 
     def total(self) -> int | None:
-        """Return the total number of trials if it is known, as for a grid, else `num_samples`."""
+        """Return the total number of trials if the searcher knows it, as for a grid. Otherwise return `num_samples`."""
         return self.context.num_samples
 
 

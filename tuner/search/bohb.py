@@ -1,4 +1,4 @@
-"""BOHB's searcher: kernel densities of good and bad configurations, at the largest budget with enough results.
+"""BOHB's searcher, which fits kernel densities to good and bad configurations at the largest budget with enough results.
 
 Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, algorithm 2,
 https://arxiv.org/abs/1807.01774. The kernels and bandwidths are the same as in its reference implementation,
@@ -31,16 +31,16 @@ AT_REST = (TrialState.PAUSED, TrialState.STOPPED, TrialState.COMPLETED)
 
 
 class BOHBSearch(Proposer):
-    """Proposes configurations that are likelier among the good results than among the bad ones.
+    """Proposes configurations that are likelier among the good results than among the bad results.
 
     With `scheduler="hyperband"` it is BOHB. A *budget* is a training_iteration at which a trial was paused, stopped or
-    completed, such as a level of HyperBand. The model learns from all results at the largest budget that has enough of
-    them. It supports one objective and any space.
+    completed, such as a level of HyperBand. The model learns from all results at the largest budget that has enough
+    results. The searcher supports one objective and any space.
 
     Args:
-        min_points_in_model: N_min, the least number of good and of bad results. None: the number of parameters + 1.
-            The model is used once a budget has N_min + 2 results.
-        top_n_percent: q, the share of the results that counts as good, in percent.
+        min_points_in_model: N_min, the least number of good results, and also of bad results. None: the number of
+            parameters + 1. The model is used as soon as a budget has N_min + 2 results.
+        top_n_percent: q, the share of the results that count as good, in percent.
         n_ei_candidates: N_s, the number of candidates that are drawn from the density of the good results.
         random_fraction: ρ, the share of the configurations that are drawn at random.
         bandwidth_factor: b_w, the factor by which bandwidths are multiplied when candidates are drawn.
@@ -98,7 +98,7 @@ class BOHBSearch(Proposer):
     # -- results ---------------------------------------------------------------------------------------------------------
 
     def _observations(self, trials: Population) -> dict[int, list[tuple[float, int, Mapping[str, Any]]]]:
-        """Return budget -> its results, each as (loss, trial number, params).
+        """Return budget -> its results. Each result is (loss, trial number, params).
 
         A trial that failed or diverged has an infinite loss at the first budget that it did not reach.
         """
@@ -155,7 +155,7 @@ class BOHBSearch(Proposer):
                 out[:, column] = truncated_normal(middle[:, column], width, generator)
         return out
 
-    # -- points: a number or ordered choice is in [0, 1], an unordered choice an index, and an inactive parameter NaN ---------
+    # -- points: numbers and ordered choices are in [0, 1]; unordered choices are indices; inactive parameters are NaN --------
 
     def _point(self, params: Mapping[str, Any]) -> list[float]:
         return [
@@ -168,7 +168,7 @@ class BOHBSearch(Proposer):
 
 
 def split(count: int, least: int, percent: float) -> tuple[int, int]:
-    """Return the numbers of good and of bad results among `count`. If there are few, some results are both (equation 3)."""
+    """Return how many of `count` results are good and how many are bad. If there are few, some are both (equation 3)."""
     good = min(max(least, int(percent * count / 100)), count)
     return good, min(max(least, count - good), count)
 
@@ -207,7 +207,7 @@ def truncated_normal(middle: Floats, width: float, generator: np.random.Generato
 
 
 def _imputed(points: Floats, levels: NDArray[np.int64], generator: np.random.Generator) -> Floats:
-    """Return the points with values for inactive parameters: those of random other points, or random if no point has one."""
+    """Return the points with values for inactive parameters, each from a random other point, or random if no point has one."""
     out = points.copy()
     for column, count in enumerate(levels):
         missing = np.isnan(points[:, column])

@@ -29,7 +29,7 @@ class Constraint:
         return f"constraints:{self.metric}:{self.side}"
 
     def excess(self, metrics: Mapping[str, float]) -> float:
-        """Return how far the metric is beyond its bound. It is zero or negative if the constraint is satisfied."""
+        """Return how far the metric is beyond its bound. The result is zero or negative if the constraint is satisfied."""
         value = metrics.get(self.metric, math.nan)
         if not math.isfinite(value):
             return _UNKNOWN
@@ -37,7 +37,7 @@ class Constraint:
 
 
 def in_words(constraint: Constraint) -> str:
-    """Return ``size at most 0.25``."""
+    """Return a constraint in words, such as ``size at most 0.25``."""
     return f"{constraint.metric} at {'most' if constraint.side == 'max' else 'least'} {constraint.bound:g}"
 
 

@@ -17,11 +17,11 @@ _MAX_COMBINATIONS = 100_000
 class GridSearch(Proposer):
     """Runs every combination of the `grid_search` parameters, or of the `choice` parameters if the space has no grid.
 
-    The whole grid is run `num_samples` times, one pass after the other (once by default). Parameters outside the grid
-    are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` are run first, in addition to the grid.
+    The whole grid is run `num_samples` times in succession (by default once). Parameters outside the grid are drawn at random
+    for each trial, as in Ray Tune. `points_to_evaluate` are run first, in addition to the grid.
 
     Args:
-        choices: True to include `choice` parameters in the grid; False to exclude them. None: include them only if the
+        choices: True to include `choice` parameters in the grid, False to exclude them. None: include them only if the
             space has no `grid_search`.
     """
 

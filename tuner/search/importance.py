@@ -16,25 +16,25 @@ from tuner.search.optuna_samplers.study import direction, distribution, quiet, t
 from tuner.space import Space
 
 MIN_RECORDS = 10
-"""The minimum number of results. With fewer, the shares would be noise."""
+"""The minimum number of results. With fewer results, the shares would be noise."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-    """Return path -> share of the importance, the most important first. The shares add up to 1.
+    """Return path -> share of the importance, with the most important parameter first. The shares add up to 1.
 
-    The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255): it measures,
-    for each parameter, how much the distribution of the best tenth of the results differs from that of all results.
-    Conditional parameters are treated as Optuna does.
+    The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255). For each parameter, it
+    measures how much the distribution of the best tenth of the results differs from the distribution of all results.
+    Conditional parameters are treated as in Optuna.
 
     Args:
         space: the search space.
         mode: "min" or "max".
-        records: (flat params, value) of each result. Values that are not finite are left out, and params that are not in the
-            space, since a user has changed it.
+        records: (flat params, value) of each result. A result is left out if its value is not finite, or if a param lies
+            outside its domain in the space, which a user may have changed.
 
     Returns:
-        path -> share; {} for fewer than `MIN_RECORDS` results, and equal shares if the results do not distinguish the
-        parameters.
+        path -> share. It is {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not
+        distinguish the parameters.
     """
     finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params)]
     if len(finite) < MIN_RECORDS or not len(space):
@@ -51,7 +51,7 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
 
 
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """Return the records of ended trials for `importance`. Trials that were stopped early count with the value they reached."""
+    """Return the results of ended trials, for `importance`. A trial that was stopped early counts with the value it reached."""
     found = []
     for trial in trials:
         value = trial.best_value if scope == "all" else trial.last_value

@@ -1,4 +1,4 @@
-"""The base class of our own searchers: points to evaluate, detection of repeats, options as JSON."""
+"""The base class of our own searchers. It handles points to evaluate, repeated configurations, and options in JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 class Proposer(Searcher):
     """Base class of our own searchers. A subclass implements `propose` and keeps each option in an attribute of the same name."""
 
-    #: how many times a proposal that repeats an earlier trial is drawn again
+    #: how many new proposals are drawn if a proposal repeats an earlier trial
     REDRAWS: ClassVar[int] = 0
     #: True if the searcher supports a space with `grid_search`
     GRIDS: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Proposer(Searcher):
         return self._unrepeated(suggestion, number, trials)
 
     def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
-        """Draw again, up to REDRAWS times, if the suggestion repeats an earlier trial. If it still does, add a note."""
+        """Draw again if the suggestion repeats an earlier trial, up to REDRAWS times. Add a note if all draws are repeats."""
         self._seen.sync(trials)
         first = self._seen.first(suggestion.params)
         exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
@@ -91,11 +91,11 @@ class Proposer(Searcher):
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         """Return the configuration of trial `number`, or None if no configuration is left.
 
-        Each `attempt` should give another configuration, if possible.
+        Each `attempt` should return a different configuration, if possible.
         """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave caches out of the pickle. They are rebuilt by the process that unpickles it."""
+        """Leave caches out of the pickle. The process that unpickles the searcher rebuilds them."""
         return {k: v for k, v in self.__dict__.items() if not isinstance(v, Cache)} | {"_cold": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Proposer(Searcher):
 
 
 class Cache(ABC):
-    """Base of caches that are folded from a population. A cache is rebuilt if it gets a different population."""
+    """Base class of caches that are computed from a population. A cache is rebuilt if it gets a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None
@@ -124,7 +124,7 @@ class Cache(ABC):
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Process the changes since the last call."""
+        """Update the cache with the changes of the population since the last call."""
 
 
 class _Seen(Cache):

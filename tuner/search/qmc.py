@@ -14,7 +14,7 @@ _MAX_DIMENSIONS = 21_201  # the size of scipy's table of direction numbers
 
 
 class QMCSearch(Proposer):
-    """Proposes the points of a scrambled Sobol sequence in the unit cube (Owen 1998), in the order of trials.
+    """Proposes the points of a scrambled Sobol sequence in the unit cube (Owen 1998), one point for each trial, in order.
 
     If a branch is not chosen, the coordinates of its parameters are not used. The points cover the space best if
     num_samples is a power of two.

@@ -18,8 +18,7 @@ class RandomSearch(Proposer):
     """Draws each trial with a random generator keyed by (seed, number), so that draws do not depend on each other.
 
     In a space with `grid_search`, it runs every combination of the grids `num_samples` times and draws the other
-    parameters, like Ray Tune. In a finite space, it draws again, a few times, if a configuration repeats an earlier
-    one.
+    parameters, like Ray Tune. If a configuration repeats an earlier one, it is drawn again, up to ten times.
     """
 
     TYPE = "random"

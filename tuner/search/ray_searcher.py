@@ -1,4 +1,4 @@
-"""Use any `ray.tune.search.Searcher`. Ray is not imported here; code that passes such a searcher has imported it already."""
+"""Use any `ray.tune.search.Searcher`. Ray is not imported here, since code that has such a searcher has already imported it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _HOME = "ray.tune.search.searcher"
 class RaySearcher(Proposer):
     """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    Such a searcher has state of its own. The order of asks and tells is stored with each trial, and repeated on a fresh
-    copy after a restart. A deterministic (seeded) searcher then proposes the same configurations again. Give the space
-    to the experiment, not to the searcher. Branches are not supported.
+    Such a searcher has a state. The results that it gets before it proposes a trial are recorded with that trial. After a
+    restart, a fresh copy of the searcher gets the same calls in the same order. So a deterministic (seeded) searcher proposes
+    the same configurations again. Give the space to the experiment, not to the searcher. Branches are not supported.
     """
 
     TYPE = "ray"
@@ -43,7 +43,7 @@ class RaySearcher(Proposer):
         self._pristine = searcher
 
     def to_json(self) -> dict[str, Any]:
-        """Raise SpecError: the object has no JSON form. It is pickled with the experiment's code instead."""
+        """Raise SpecError, since the object has no JSON form. It is pickled with the experiment's code instead."""
         raise SpecError(f"a {type(self._pristine).__name__} has no JSON form", "/searcher")
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class RaySearcher(Proposer):
             self._try_out(context)
         except SpecError:
             raise
-        except Exception as error:  # the searcher may be the user's code
+        except Exception as error:  # the searcher can be the user's code
             message = (
                 f"{type(self._pristine).__name__} does not support this space: {error}; random, qmc and tpe support any"
             )
@@ -121,7 +121,7 @@ class RaySearcher(Proposer):
 
 
 class _Live(Cache):
-    """The live searcher, and the trials that it has been told of."""
+    """The live searcher, and the trials whose results it knows."""
 
     def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()
@@ -133,22 +133,22 @@ class _Live(Cache):
         self._searcher = copy.deepcopy(self._pristine)
         objective = self._task.objectives[0]
         self._searcher.set_search_properties(objective.metric, objective.mode, ray_space(self._task.space))
-        self._asked = 0  # number of proposals that it was asked for
+        self._asked = 0  # the number of the next trial
         self._told: set[int] = set()
 
     def fold(self, trials: Population) -> None:
-        """Repeat the asks and tells from before a restart."""
+        """After a restart, repeat the earlier calls of the searcher."""
         while self._asked in trials:
             trial = trials[self._asked]
             if self._asked >= self._points:
                 for number in trial.searcher_state.get("told", []):
                     self._tell(trials[number])
-                with contextlib.suppress(Exception):  # it failed the first time too
+                with contextlib.suppress(Exception):  # the call also failed the first time
                     self._searcher.suggest(str(trial.number))
             self._asked += 1
 
     def tell(self, trials: Population) -> list[int]:
-        """Tell the searcher about every trial that has ended since the last call. Return their numbers."""
+        """Tell the searcher about every trial that has ended since the last call. Return the numbers of these trials."""
         ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
         for number in ended:
             self._tell(trials[number])
@@ -176,7 +176,7 @@ class _Live(Cache):
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """Return the parameters as `ray.tune` domains, nested by path. Choices whose categories are not scalars have indices."""
+    """Return the parameters as `ray.tune` domains, nested by path. A choice of objects other than scalars has their indices."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:

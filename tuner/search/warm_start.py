@@ -62,9 +62,9 @@ def _of_study(study: Any) -> list[tuple[dict[str, Any], list[float]]]:
 
 
 def fit(option: Sequence[Mapping[str, Any]], space: Space, objectives: int) -> list[Record]:
-    """Return the records that fit this space. Others are left out.
+    """Return the records that fit this space. Records that do not fit are left out.
 
-    A record does not fit if a value is out of bounds or an active parameter is missing.
+    A record does not fit if a value is outside its domain or an active parameter is missing.
 
     Raises:
         SpecError: no record fits, or a record has the wrong number of values.

@@ -1,4 +1,4 @@
-"""Search spaces: primitives with Ray Tune's names, their JSON form, and `Space`, into which both are compiled.
+"""Search spaces: primitives with Ray Tune's names, their JSON form, and `Space`, the compiled form of both.
 
     {"lr": loguniform(1e-4, 1e-1), "model": {"width": choice([16, 32, 64])}, "epochs": 27}
 
@@ -7,12 +7,12 @@
 
 A parameter is named by its path, ``model/width``. A configuration is stored as *flat params*: path -> JSON value, for
 the parameters that are active in it. The value of a choice among JSON scalars is the category; the value of any other
-choice is the index of its category. A category may be a space of its own. The parameters of such a branch are active
-only if it is chosen, and their paths include its index: ``optimizer/1/momentum`` is active if ``optimizer`` has index
-1.
+choice is the index of its category. A category may itself be a space, which is called a *branch*. The parameters of a branch
+are active only if the branch is chosen, and their paths include its index: ``optimizer/1/momentum`` is active if the value of
+``optimizer`` is 1.
 
-The JSON form contains data only. A Python object in a space (a class to choose, a function of `sample_from`) is
-replaced by a placeholder in the JSON form and stored in `blob()`, which cannot be sent over REST.
+The JSON form contains data only. A placeholder replaces each Python object in a space, such as a class to choose or a function
+of `sample_from`. The objects themselves are in `blob()`, which cannot be sent over REST.
 """
 
 from tuner.space.nodes import Opaque

@@ -16,7 +16,7 @@ from tuner.space.values import is_number, is_scalar, plain_value
 from tuner.space.words import escape, join, show
 
 MAX_DEPTH = 40
-_MAX_EXACT = 2**53  # above this, neighbouring integers are equal when converted to float
+_MAX_EXACT = 2**53  # above this, neighbouring integers can become equal when they are converted to float
 
 
 class Builder:
@@ -142,7 +142,7 @@ class Builder:
         return None
 
     def _bounds(self, d: Domain, pointer: str) -> dict[str, Any] | None:
-        """Return the checked, inclusive bounds and the step of a bounded numeric domain, or None after adding errors."""
+        """Check a bounded numeric domain, and return its inclusive bounds and step. Return None if there were errors."""
         before = len(self.errors)
         whole, log, stepped = d.type.endswith("randint"), "log" in d.type, d.type.startswith("q")
         lower = self._number(d, "lower", pointer, whole=whole)
@@ -210,7 +210,7 @@ class Builder:
 
 
 def _label(value: Any, index: int) -> str:
-    """Return the name of a branch: the first constant string in it, or its number."""
+    """Return the label of a branch: its first constant string, or its index."""
     if isinstance(value, Mapping):
         for item in value.values():
             if isinstance(item, str):
@@ -221,7 +221,7 @@ def _label(value: Any, index: int) -> str:
 
 
 def accepts_config(func: Callable[..., Any]) -> bool | None:
-    """Return True if the function takes the configuration, False if it takes no argument, and None otherwise."""
+    """Return True if the function takes the configuration, False if it takes no argument, or None if neither call works."""
     try:
         shape = signature(func)
     except (TypeError, ValueError):

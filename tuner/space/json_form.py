@@ -20,7 +20,7 @@ from tuner.usercode.pickling import culprits
 class Reader:
     """Turns the JSON form into primitives and constants.
 
-    It reports malformed JSON. `Builder` reports wrong values.
+    It reports mistakes in the structure of the JSON. `Builder` reports wrong values.
     """
 
     def __init__(self, values: list[Any] | None, opaque: bool) -> None:
@@ -101,7 +101,7 @@ class Reader:
 class Writer:
     """Turns primitives and constants into the JSON form.
 
-    It collects the values that are not JSON, and a pointer to each of them.
+    It collects the values that JSON cannot express, and a pointer to each of them.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,11 @@ def _is_ray_reference(value: Any) -> bool:
 
 
 def dump(writer: Writer) -> bytes:
-    """Pickle the writer's values. Raise SpecError for each value that cannot be pickled, and name the part that cannot."""
+    """Pickle the writer's values.
+
+    Raises:
+        SpecError: some values cannot be pickled. The error lists each of them, with the part that cannot be pickled.
+    """
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _is_ray_reference(value)]:
@@ -193,7 +197,7 @@ def load(blob: bytes | None, pointer: str) -> list[Any] | None:
 
     try:
         values = pickle.loads(blob)
-    except Exception as error:  # unpickling runs foreign code, which may raise anything
+    except Exception as error:  # unpickling runs other people's code, which can raise anything
         raise SpecError(f"the Python objects of this space cannot be loaded: {error!r}", pointer) from error
     if not isinstance(values, list):
         raise SpecError("the Python objects of this space are damaged", pointer)

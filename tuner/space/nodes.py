@@ -65,7 +65,7 @@ def has_leaf(node: Node) -> bool:
 
 
 def count(node: Node) -> int | None:
-    """Return the number of different configurations of a tree, or None if it is unlimited."""
+    """Return the number of different configurations of a tree, or None if there is no limit."""
     match node:
         case Const() | Function():
             return 1

@@ -1,8 +1,9 @@
 """One parameter of a search space: its values, their map to the unit interval, and moves within the domain.
 
-Every value is mapped into [0, 1). A discrete value covers an interval: an integer or a multiple of q covers [v - q/2, v
-+ q/2) (on the logarithmic scale if the domain is logarithmic), and every category covers an equal share. So drawing a
-value means drawing a uniform number, and `value(unit(v)) == v` for every discrete value.
+Every value is mapped to a point of [0, 1], and a discrete value v stands for an interval around its point. If v is an integer
+or a multiple of q, the interval corresponds to [v - q/2, v + q/2), on the logarithmic scale if the domain is logarithmic. All
+categories of a choice have intervals of equal length. So a value is drawn by drawing a uniform number, and
+`value(unit(v)) == v` for every discrete value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Kind = Literal["float", "int", "normal", "choice"]
 
 _NORMAL = NormalDist()
 _NAMED = re.compile(r"<(?:function|class|built-in function) '?([\w.<>]+)'?>")
-_TAIL = 1e-15  # the unit interval of a normal ends at this probability: 7.9 standard deviations from the mean
+_TAIL = 1e-15  # a normal is cut off where the probability of its tail is this: 7.9 standard deviations from the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Parameter:
     """A parameter of a space.
 
     Attributes:
-        path: such as ``optimizer/lr``.
-        kind: float, int, normal or choice.
+        path: the path, such as ``optimizer/lr``.
+        kind: "float", "int", "normal" or "choice".
         type: the primitive as declared, such as "loguniform".
         lower: the lowest value, inclusive.
         upper: the highest value, inclusive, even if the user's form excludes it.
@@ -74,7 +75,7 @@ class Parameter:
     _places: dict[tuple[Any, Any], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the categories. True and 1 are different; 1 and 1.0 are different only if both are categories."""
+        """Index the categories. True and 1 differ. 1 and 1.0 differ only if both are categories."""
         places: dict[tuple[Any, Any], int] = {}
         if self.plain:
             for i, category in enumerate(self.categories):
@@ -90,7 +91,7 @@ class Parameter:
 
     @property
     def labels(self) -> list[Any]:
-        """Return the categories for display: JSON scalars unchanged, anything else in words."""
+        """Return the categories for display: JSON scalars as they are, and other objects in words."""
         return list(self.categories) if self.plain else [_shown(category) for category in self.categories]
 
     def readable(self, value: Any) -> Any:
@@ -163,7 +164,7 @@ class Parameter:
         return self.categories[index] if self.plain else index
 
     def clip(self, value: Any) -> Any:
-        """Return the value of the domain that is nearest to a number. The value of a choice must be valid already."""
+        """Return the value of the domain that is nearest to a number. For a choice, `value` must already be valid."""
         if self.kind == "choice":
             return self.normal_form(value)
         number = float(value)
@@ -183,9 +184,9 @@ class Parameter:
     def perturb(self, value: Any, factor: float) -> Any:
         """Return `value` times `factor`, inside the domain.
 
-        A discrete value moves by at least one step, so 2 × 1.2 gives 3, not 2. An ordered choice moves to its
-        neighbour, upwards for a factor above 1. At the edge of the domain, neither changes. An unordered choice never
-        changes.
+        A discrete value moves by at least one step, so 2 × 1.2 gives 3, not 2. The value of an ordered choice moves to the
+        next category if the factor is above 1, and to the previous category if it is below 1. Neither kind of value moves
+        beyond the edge of the domain. The value of an unordered choice never changes.
         """
         if factor == 1:
             return self.clip(value)
@@ -201,7 +202,7 @@ class Parameter:
         return moved
 
     def unit(self, value: Any) -> float:
-        """Return the position of a value in [0, 1]. For a discrete value, it is the middle of its interval."""
+        """Return the position of a value in [0, 1]. For a discrete value, this is the middle of its interval."""
         match self.kind:
             case "choice":
                 return (self.index(value) + 0.5) / len(self.categories)
@@ -252,7 +253,7 @@ def multiple_of(step: float, count: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[float, float]:
-    """Return the ends of the interval that is mapped to [0, 1]. With a step, they are half a step outside the bounds."""
+    """Return the ends of the interval that is mapped to [0, 1]. With a step, each end is half a step outside its bound."""
     half = (step or 0.0) / 2
     low, high = lower - half, upper + half
     return (math.log(low), math.log(high)) if log else (low, high)

@@ -1,4 +1,4 @@
-"""Check a point from a user."""
+"""Check a point, that is, values of parameters that a user has given."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Checker:
 
 
 def describe(p: Parameter) -> str:
-    """Return the domain of a parameter, in words."""
+    """Return the path and the domain of a parameter, in words."""
     if p.kind == "choice":
         return f"{p.path}: one of {list(p.categories)!r}"
     if p.kind == "normal":

@@ -11,7 +11,7 @@ from tuner.space.values import listed
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Domain:
-    """A primitive: a type and its options. They are checked when a `Space` is built from it."""
+    """A primitive: a type and its options. The options are checked when a `Space` is built from the primitive."""
 
     type: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -74,26 +74,27 @@ def qrandn(mean: float, sd: float, q: float) -> Domain:
 
 
 def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
-    """Return the domain of a set of categories, which may be spaces of their own.
+    """Return the domain of a set of categories. A category may itself be a space.
 
     Args:
-        categories: at least one.
-        ordered: True if neighbouring categories are similar, which PBT and models use. None: True if all categories are
-            numbers in ascending order.
+        categories: the categories, at least one.
+        ordered: True if neighbouring categories are similar; PBT and models make use of this. None: True if all categories
+            are numbers in ascending order.
     """
     return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))
 
 
 def grid_search(values: Iterable[Any]) -> Domain:
-    """Return a grid parameter. Every combination of a space's grids is run `num_samples` times."""
+    """Return a grid parameter. Every combination of the values of a space's grids is run `num_samples` times."""
     return Domain("grid_search", {"values": listed(values)})
 
 
 def sample_from(func: Callable[..., Any]) -> Domain:
-    """Return a parameter that is computed from the rest of the configuration.
+    """Return a parameter that is computed from the other values of the configuration.
 
-    `func` takes nothing, or the configuration: a dict whose keys are attributes too (``spec.config.width`` works as in
-    Ray Tune). `random` and `numpy.random` are seeded for each trial while it runs, so it returns the same value again.
+    `func` takes no argument, or the configuration: a dict whose keys are attributes too (``spec.config.width`` works as in
+    Ray Tune). While `func` runs, `random` and `numpy.random` have a seed for its trial, so a repeated call returns the same
+    value.
     """
     return Domain("sample_from", {"func": func})
 
@@ -121,7 +122,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # type -> neede
 def domain_of(value: Any) -> Any:
     """Convert a value of Ray Tune or numpy to our form.
 
-    Ray Tune's objects and its ``{"grid_search": [...]}`` become a `Domain`, and numpy's scalars become Python's. Any
+    A domain of Ray Tune, or its ``{"grid_search": [...]}``, becomes a `Domain`. A numpy scalar becomes a Python scalar. Any
     other value is returned unchanged.
     """
     if isinstance(value, Domain):

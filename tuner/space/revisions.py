@@ -1,7 +1,7 @@
-"""The search spaces of an experiment, and the conversion of configurations from an earlier space to the present one.
+"""The search spaces of an experiment, and the conversion of configurations from an earlier space to the present space.
 
 A user may change the search space of an experiment. The first space is revision 0. Trials keep their configurations. Searchers
-and schedulers use those that also lie in the present space.
+and schedulers use the configurations that also lie in the present space.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.space.words import join
 class Carried:
     """A configuration that was converted to another space.
 
-    params: its values in that space, flat. whole: False if an active parameter of that space has no value.
+    params: its values in that space, as flat params. whole: False if an active parameter of that space has no value.
     """
 
     params: dict[str, Any]
@@ -34,7 +34,7 @@ class Carried:
 class Revisions:
     """The spaces of an experiment, oldest first.
 
-    assumed: path -> the value that a new parameter had in trials of earlier spaces, which did not have it.
+    assumed: path of a new parameter -> the value that trials of earlier spaces are assumed to have for it.
     """
 
     def __init__(self, spaces: Sequence[Space], assumed: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class Revisions:
 
         Args:
             spec: its spec.
-            blob: the pickled Python objects of its spaces. Without it, the spaces cannot make configurations to train with.
+            blob: the pickled Python objects of its spaces. Without them, the spaces cannot make configurations to train with.
         """
         spaces = (*spec.former_spaces, spec.space)
         return cls([Space.from_json(each, blob, opaque=blob is None) for each in spaces], spec.assumed)
@@ -66,14 +66,14 @@ class Revisions:
     def carried(self, params: Mapping[str, Any], revision: int, *, clip: bool = False) -> Carried:
         """Convert a configuration of an earlier space to the present space.
 
-        Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. A
-        parameter that the earlier space did not have gets the value of the constant that was in its place, or else the assumed
-        value. Values of parameters that the present space does not have are left out.
+        Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. If
+        the earlier space did not have a parameter, its value is the constant that was in its place, or else the assumed value.
+        Values of parameters that the present space does not have are left out.
 
         Args:
             params: flat params.
-            revision: the revision of their space.
-            clip: True to move numbers that are out of range to the nearest bound. False to leave them out.
+            revision: the revision of the space of these params.
+            clip: True to move numbers that are out of range to the nearest bound, False to leave them out.
         """
         if revision == self.newest:
             return Carried(dict(params), True)
@@ -82,9 +82,9 @@ class Revisions:
         return self._links[revision].carried(params, self.assumed, clip)
 
     def inside(self, params: Mapping[str, Any], revision: int | None) -> Mapping[str, Any] | None:
-        """Convert a configuration of an earlier space to the present space. Return None if it does not lie in that.
+        """Convert a configuration of an earlier space to the present space. Return None if it does not lie in that space.
 
-        revision: the revision of its space. None: the newest space that contains it.
+        revision: the revision of the configuration's space. None: the newest space that contains it.
         """
         revision = self._number(params) if revision is None else revision
         if revision == self.newest:
@@ -93,7 +93,7 @@ class Revisions:
         return found.params if found.whole else None
 
     def holding(self, params: Mapping[str, Any], revision: int | None = None) -> Space:
-        """Return the space of a configuration: the one with this revision; for None, the newest one that contains it."""
+        """Return the space with this revision. If `revision` is None, return the newest space that contains the params."""
         return self.spaces[min(self._number(params) if revision is None else revision, self.newest)]
 
     def _number(self, params: Mapping[str, Any]) -> int:
@@ -116,14 +116,14 @@ def added(before: Space, after: Space) -> list[Parameter]:
 def _holds(space: Space, params: Mapping[str, Any]) -> bool:
     try:
         active = space.active(params)
-    except ValueError:  # a value that is not one of the categories
+    except ValueError:  # the value of a choice is not one of its categories
         return False
     wanted = [p for p, on in zip(space.parameters, active, strict=True) if on]
     return all(p.path in params and p.contains(params[p.path]) for p in wanted)
 
 
 class _Link:
-    """Converts configurations of one space to another one."""
+    """Converts configurations of one space (theirs) to another space (mine)."""
 
     def __init__(self, theirs: Space, mine: Space) -> None:
         self._theirs, self._mine = theirs, mine
@@ -131,7 +131,7 @@ class _Link:
         self._path: dict[str, str] = {}  # my path -> theirs
         self._index: dict[str, dict[int, int]] = {}  # my choice -> index of their category -> index of mine
         self.missing: list[Parameter] = []
-        fresh: set[str] = set()  # parameters of branches that their space lacks, so that no trial is in such a branch
+        fresh: set[str] = set()  # parameters of branches that their space lacks; none of its trials chose such a branch
         for p in mine.parameters:
             where = p.path
             if p.condition is not None:
@@ -188,12 +188,12 @@ class _Nothing:
 
 
 def _comparable(their: Parameter, mine: Parameter) -> bool:
-    """Return True if values of `their` can be values of the choice `mine`."""
+    """Return True if the values of `their` can be values of the choice `mine`."""
     return their.kind == "choice" or mine.plain
 
 
 def _matched(their: Parameter, mine: Parameter) -> dict[int, int]:
-    """Return index of their category -> index of mine. Categories with equal labels match in their order."""
+    """Return index of their category -> index of mine. Categories with equal labels are matched in order."""
     names = {name: index for index, name in enumerate(_names(mine))}
     return {index: names[name] for index, name in enumerate(_names(their)) if name in names}
 
@@ -251,7 +251,7 @@ def domain(p: Parameter) -> str:
 
 
 def objects(space: Mapping[str, Any]) -> set[tuple[Any, str]]:
-    """Return the Python objects that the JSON form of a space refers to, each by its index and its text.
+    """Return the Python objects that the JSON form of a space refers to. Each is identified by its index and its text.
 
     Raises:
         SpecError: a reference has no index.

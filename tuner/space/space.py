@@ -30,7 +30,7 @@ class Space:
         """Check and compile a space.
 
         Raises:
-            SpecError: lists everything that is wrong, with pointers below `pointer`.
+            SpecError: the space has mistakes. The error lists all of them, with pointers below `pointer`.
         """
         build = Builder()
         if not isinstance(source, Mapping):
@@ -44,9 +44,9 @@ class Space:
 
     @classmethod
     def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
-        """Return the space of a dict.
+        """Return the space that a dict describes.
 
-        Its values are primitives, Ray Tune's objects of the same names, constants, or such dicts.
+        The values of the dict are primitives, Ray Tune's objects of the same names, constants, or again such dicts.
         """
         return cls(space, pointer=pointer)
 
@@ -54,13 +54,13 @@ class Space:
     def from_json(
         cls, data: Mapping[str, Any], blob: bytes | None = None, *, opaque: bool = False, pointer: str = "/space"
     ) -> Space:
-        """Return the space of a JSON form.
+        """Return the space that a JSON form describes.
 
         Args:
             data: the JSON form.
             blob: the pickled Python objects that the JSON form refers to. It is unpickled, so it must be trusted.
             opaque: True to read a space without its Python objects, for display.
-            pointer: where the space is in the spec, for error messages.
+            pointer: the JSON pointer to the space in the spec, for error messages.
         """
         if not isinstance(data, Mapping):
             raise SpecError(f"expected a search space, which is an object of parameters, got {show(data)}", pointer)
@@ -78,7 +78,7 @@ class Space:
         """Return the Python objects that the JSON form refers to, pickled by cloudpickle, or None if there are none.
 
         Raises:
-            SpecError: names the parameters whose objects cannot be pickled, and the part that cannot.
+            SpecError: some objects cannot be pickled. The error names their parameters, and the parts that cannot be pickled.
         """
         writer = Writer()
         writer.mapping(self._source, "/space")
@@ -101,7 +101,7 @@ class Space:
         return f"Space({self._source!r})"
 
     def active(self, params: Mapping[str, Any]) -> list[bool]:
-        """Return whether each of `parameters` is active, given the choices in `params`."""
+        """Return, for each of `parameters`, whether it is active with the choices in `params`."""
         on: dict[str, bool] = {}
         for p in self.parameters:
             on[p.path] = p.condition is None or (
@@ -139,7 +139,7 @@ class Space:
     def config(self, params: Mapping[str, Any], seed: int = 0, number: int = 0) -> dict[str, Any]:
         """Return the configuration that the user's function gets: nested, with constants and the values of `sample_from`.
 
-        Functions of `sample_from` draw from generators keyed by (seed, number, path).
+        Each function of `sample_from` draws from random generators that are seeded by (seed, number, path).
 
         Raises:
             SpecError: params are missing, or a function of `sample_from` failed.
@@ -164,12 +164,13 @@ class Space:
     def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
         """Check a point from a user, and return it as flat params. The point may leave out parameters.
 
-        The point may be nested like a configuration, or flat. If it is complete and valid as flat params (such as those
-        of another trial), it is read as flat params. Otherwise the value of a choice is read as a category if it equals
-        one, else as an index.
+        The point may be nested like a configuration, or flat. If it is complete and valid as flat params (such as the params of
+        another trial), it is read as flat params. Otherwise the value of a choice is read as a category if it equals a
+        category, and else as an index.
 
         Raises:
-            SpecError: lists values that are unknown, outside their domain, or of a branch that is not chosen.
+            SpecError: some values are unknown, outside their domain, or belong to a branch that is not chosen. The error lists
+                all of them.
         """
         if not isinstance(point, Mapping):
             raise SpecError(f"expected a point, which is a dict of values, got {show(point)}", pointer)
@@ -209,10 +210,10 @@ class Space:
         return any(p.grid for p in self.parameters)
 
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return every combination of the grids (with `choices`, of the choices too) as flat params, without other parameters.
+        """Return all combinations of the values of the grids, as flat params without other parameters.
 
-        The parameter declared first varies slowest. If there is no grid, there is one empty combination. At most
-        `limit` combinations are returned.
+        With `choices`, choices are treated like grids. The parameter declared first varies slowest. If there is no grid,
+        there is one empty combination. At most `limit` combinations are returned.
         """
         return list(itertools.islice(self._combinations(0, {}, {}, choices), limit))
 
@@ -235,9 +236,9 @@ class Space:
         return {path: known[path].readable(value) if path in known else value for path, value in params.items()}
 
     def labels(self) -> dict[str, list[Any]]:
-        """Return the labels of the categories, by path, for each choice whose value is an index."""
+        """Return path -> the labels of the categories, for each choice whose value is an index."""
         return {p.path: p.labels for p in self.parameters if p.kind == "choice" and not p.plain}
 
     def cardinality(self) -> int | None:
-        """Return the number of different configurations, or None if it is unlimited."""
+        """Return the number of different configurations, or None if there is no limit."""
         return count(self._root)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def listed(values: Any) -> Any:
-    """Return an iterable of values as a list, so that it can be read twice. Return anything else unchanged."""
+    """Return an iterable of values as a list, so that it can be read twice. Return any other object unchanged."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     return list(values)
@@ -44,7 +44,7 @@ def is_whole(value: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if both are equal; a bool is never equal to a number."""
+    """Return True if `a` and `b` are equal. A bool never equals a number."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if a is b:

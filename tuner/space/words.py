@@ -6,7 +6,7 @@ from typing import Any
 
 
 def show(value: Any) -> str:
-    """Return a value with its type, shortened, as in ``str 'adam'``."""
+    """Return the type and the shortened value, as in ``str 'adam'``."""
     if value is None:
         return "nothing"
     text = repr(value)

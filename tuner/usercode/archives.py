@@ -24,11 +24,14 @@ MAX_BYTES = 100 << 20
 """The largest zip file, in bytes."""
 
 MAX_UNPACKED = 500 << 20
-"""The largest size of all files of a zip file together, in bytes."""
+"""The largest total size of a zip file's files when they are unpacked, in bytes."""
 
 MAX_FILES = 20_000
 MAX_DIRECTORY = 8 << 20
-"""The largest table of contents, in bytes. The size is checked before reading, since an entry takes ten times as much memory."""
+"""The largest central directory (the list of a zip file's entries), in bytes.
+
+Its size is checked before it is read, since its entries take ten times as much memory.
+"""
 
 MAX_PATH = 1000
 SKIPPED = frozenset(
@@ -45,7 +48,7 @@ SKIPPED = frozenset(
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_TAIL = 22 + 0xFFFF  # the length of a zip file's last part, which contains the size of its table of contents
+_TAIL = 22 + 0xFFFF  # the largest length of a zip file's last record, which contains the size of the central directory
 _KINDS = frozenset({0, stat.S_IFREG, stat.S_IFDIR})
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
@@ -57,7 +60,7 @@ def pack(files: Mapping[str, Path]) -> bytes:
     """Return a zip file with these files. `files` maps names in the zip file to paths. Equal files give equal bytes.
 
     Raises:
-        SpecError: the files are larger than a service accepts.
+        SpecError: the files, or the zip file, are larger than a service accepts.
     """
     out, total = io.BytesIO(), 0
     with zipfile.ZipFile(out, "w") as archive:
@@ -79,7 +82,7 @@ def sha256(content: bytes) -> str:
 
 
 def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
-    """Return relative path -> file for a folder, without links, caches and files of version control."""
+    """Return relative path -> file for the files of a folder. Links, caches and files of version control are left out."""
     found: dict[str, Path] = {}
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
@@ -96,9 +99,9 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
     A module is the user's own if it is neither in the standard library nor installed. No module is imported.
 
     Args:
-        blob: a pickled function. Any text in it that names such a module counts, so ``import`` statements inside the function
-            count, too.
-        names: further modules.
+        blob: a pickled function. The function needs every such module that a text in the pickle names, so modules that the
+            function imports in its body are found, too.
+        names: further modules to include.
     """
     waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]
     known: set[str] = set()
@@ -117,14 +120,14 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
 
 
 def _texts(blob: bytes | None) -> Iterator[str]:
-    """Yield the texts in a pickle that may be names of modules, without unpickling it."""
+    """Yield the texts in a pickle that can be names of modules, without unpickling it."""
     for _, value, _ in pickletools.genops(blob) if blob is not None else ():
         if isinstance(value, str) and len(value) < 200:
             yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
 
 
 def _own_module(name: str) -> Path | None:
-    """Return the file of a top-level module or package if it is the user's own."""
+    """Return the file of a top-level module or package, or None if the module is not the user's own."""
     if name in ("__main__", "tuner") or name in sys.builtin_module_names or name in sys.stdlib_module_names:
         return None
     try:
@@ -157,14 +160,15 @@ def imports_of(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-# -- read a zip file of a client --------------------------------------------------------------------------------------------
+# -- read a client's zip file --------------------------------------------------------------------------------------------
 
 
 class Archive:
     """The files of a zip file that a client has sent.
 
-    Raises SpecError if it is not a zip file, is too large, or has an entry that must not be unpacked: a path that leads out of
-    its folder, a link, a device, an encrypted file, a file that occurs twice, or an uncommon compression method.
+    Creating it raises SpecError if the file is not a zip file, is too large, or has an entry that must not be unpacked. Such an
+    entry has a path that leads out of its folder, is a link or a device, is encrypted, occurs twice, or is compressed by an
+    uncommon method.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -180,7 +184,7 @@ class Archive:
         return len(self._members)
 
     def repacked(self, prefix: str) -> bytes:
-        """Return a zip file with only the files of this one, below the folder `prefix`."""
+        """Return a new zip file that has only the files of this archive, below the folder `prefix`."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w") as archive:
             for member in self._members:
@@ -205,7 +209,7 @@ class Archive:
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Check the size of the table of contents before zipfile reads all of it into memory."""
+    """Check the size of the central directory before zipfile reads all of it into memory."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - _TAIL - 20, 0))
     tail = file.read()
@@ -213,14 +217,14 @@ def _check_directory(file: BinaryIO) -> None:
     if at < 0 or len(tail) < at + 22:
         raise _refused("it is not a zip file")
     if tail[max(at - 20, 0) : at].startswith(b"PK\6\7"):
-        raise _refused("it is a zip file in the format for very large ones (ZIP64)")
+        raise _refused("it is in the format for very large zip files (ZIP64)")
     if int.from_bytes(tail[at + 12 : at + 16], "little") > MAX_DIRECTORY:
-        raise _refused(f"it has more than {MAX_FILES:,} files")
+        raise _refused(f"its list of files (the central directory) has more than {MAX_DIRECTORY:,} bytes")
     file.seek(0)
 
 
 def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Return the files. Raise SpecError if an entry must not be unpacked."""
+    """Return the entries that are files. Raise SpecError if an entry must not be unpacked."""
     files = [member for member in members if not member.is_dir()]
     if not files:
         raise _refused("it has no files")

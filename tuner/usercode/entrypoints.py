@@ -1,8 +1,8 @@
 """Check that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
 Helper processes do the checks (`tuner.usercode.import_check`). A helper forks a child for each check, so an import that hangs,
-prints or ends its process does no harm. If all helpers are busy, another one starts, up to a limit. So a slow import delays only
-the callers that ask about the same entrypoint.
+prints or ends its process does no harm. If all helpers are busy, another helper is started, up to a limit. So a slow import
+delays only the callers that ask about the same entrypoint.
 """
 
 from __future__ import annotations
@@ -25,27 +25,31 @@ from tuner.errors import CheckerBusy, EntrypointError
 from tuner.usercode.import_check import File, stat
 
 TIMEOUT_S = 60.0
-"""Seconds that an import may take."""
+"""The longest time that an import may take, in seconds."""
 
 HELPERS = 4
-"""The number of imports that run at the same time."""
+"""The largest number of imports that run at the same time, each in its own helper."""
 
 KEPT = 2
-"""The number of idle helpers that are kept; each holds the big libraries in memory."""
+"""The largest number of idle helpers that are kept. Each helper holds the big libraries in memory."""
 
 WAITING = 32
-"""The number of callers that may wait for an answer. Further callers get CheckerBusy."""
+"""The largest number of callers that wait for a free helper or for an answer. Further callers get CheckerBusy."""
 
 FORGET_S = (1.0, 60.0)
-"""A failure is remembered for as long as it took to find, within these bounds, or until a file of the module changes."""
+"""The shortest and the longest time that a failure is remembered, in seconds.
+
+Between these bounds, a failure is remembered for the time that the check took. It is forgotten earlier if a file of the module
+changes.
+"""
 
 KNOWN = 10_000
-"""The number of answers that are remembered."""
+"""The largest number of answers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """An entrypoint that can be imported. `hash` is a hash of the user's files that it has loaded."""
+    """An entrypoint that can be imported. `hash` is a hash of the user's files that its import loaded."""
 
     name: str
     hash: str
@@ -58,7 +62,7 @@ class _Failure:
 
     message: str
     until: float
-    files: tuple[File | str, ...]  # a path alone stands for a file that did not exist
+    files: tuple[File | str, ...]  # a bare path stands for a file that did not exist
 
 
 @dataclass(slots=True)
@@ -75,8 +79,9 @@ class _Question:
 class EntrypointChecker:
     """Checks entrypoints in helper processes, which start when they are needed and live until `close`. Thread-safe.
 
-    timeout_s: the seconds that an import may take. helpers: the number of imports that may run at once. waiting: the number of
-    callers that may wait for an answer; further ones get CheckerBusy.
+    timeout_s: the longest time that an import may take, in seconds.
+    helpers: the largest number of imports that run at once.
+    waiting: the largest number of callers that wait in addition. Further callers get CheckerBusy.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:
@@ -92,7 +97,7 @@ class EntrypointChecker:
 
     @property
     def capacity(self) -> int:
-        """Return the number of callers that may be inside `check` at once."""
+        """Return the largest number of callers that can be inside `check` at once."""
         return self._limit
 
     def check(
@@ -107,14 +112,14 @@ class EntrypointChecker:
 
         Raises:
             EntrypointError: it cannot be imported or called. The message names the file and the line.
-            CheckerBusy: too many callers wait already, or the checker is closed.
+            CheckerBusy: too many callers are already waiting, or the checker is closed.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
 
     def check_function(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
     ) -> Entrypoint:
-        """Check a function that a scheduler or a stopper calls, as `check` does. An error has this JSON `pointer`."""
+        """Check a function that a scheduler or a stopper calls, as `check` does. Errors point to `pointer`, a JSON pointer."""
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def pids(self) -> list[int]:
@@ -150,7 +155,7 @@ class EntrypointChecker:
         raise EntrypointError(answer.message, pointer)
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return the answer if it is known. Otherwise wait for the running import, or start it."""
+        """Return the answer if it is known. Otherwise wait for the import, and start it unless it is running."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
@@ -214,7 +219,7 @@ class EntrypointChecker:
         return Entrypoint(json.loads(question.text)["entrypoint"], answer["hash"], files)
 
     def _take(self) -> _Helper:
-        """Return a free helper. Start one if the limit allows it, else wait."""
+        """Return a helper that no other caller uses. If none is ready, start one if the limit allows it, else wait."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._idle or len(self._busy) < self._helpers)
             if self._closed:
@@ -261,7 +266,7 @@ class _Helper:
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Return False while the helper starts, or loads libraries after its last answer. A dead helper counts as ready."""
+        """Return False while the helper is starting, or is loading libraries after its last answer; True for a dead helper."""
         if not self._ready:
             assert self._process.stdout is not None
             self._ready = bool(select.select([self._process.stdout], [], [], 0)[0])
@@ -279,12 +284,12 @@ class _Helper:
             if line := self._process.stdout.readline():
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        except (OSError, ValueError):  # it has died, or `end` was called meanwhile
+        except (OSError, ValueError):  # the helper has died, or `end` was called meanwhile
             pass
         return None
 
     def end(self) -> None:
-        """Kill the helper and its import."""
+        """Kill the helper and the import that it runs."""
         with self._ending, contextlib.suppress(ProcessLookupError):
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -304,7 +309,7 @@ def _holds(known: Entrypoint | _Failure) -> bool:
 
 
 def _module_files(module: str, sys_path: Sequence[str]) -> tuple[File | str, ...]:
-    """Return the present state of the files that may contain the module, without importing anything."""
+    """Return the present state of each file that can contain the module, without importing anything."""
     parts = module.split(".")
     found: list[File | str] = []
     for folder in sys_path:

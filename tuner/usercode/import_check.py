@@ -1,7 +1,7 @@
-"""The helper process of `tuner.usercode.entrypoints`: imports an entrypoint in a forked child and reports errors.
+"""The helper process of `tuner.usercode.entrypoints`, which imports an entrypoint in a forked child and reports errors.
 
-The child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the well-known libraries that the
-child needed (torch takes seconds), so that the next child is quick.
+Each child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the well-known libraries that
+the child needed, so that the next child is quick. For example, torch takes seconds to load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from tuner.names import did_you_mean
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
-"""Libraries that the helper itself loads once an entrypoint has needed them."""
+"""The libraries that the helper itself loads after an entrypoint has needed them."""
 
 MAX_FILES = 2_000
 
@@ -44,7 +44,7 @@ def stat(path: str) -> File | None:
 
 
 def main() -> None:
-    """Answer questions, one JSON object per line, until standard input ends. An empty line means "ready for the next one"."""
+    """Answer questions, one JSON object per line, until standard input ends. An empty line means "ready for a question"."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of imports apart from the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then ends this process
@@ -111,9 +111,9 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
 def examine(
     entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
 ) -> dict[str, Any]:
-    """Import an entrypoint in this process and check that it is callable. A `trainable` must accept a configuration.
+    """Import an entrypoint in this process and check that it is callable; if `trainable`, with a configuration.
 
-    Returns {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if a check fails.
+    Return {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if a check fails.
     """
     os.environ.update(environ)
     module_name, _, qualname = entrypoint.partition(":")
@@ -121,7 +121,7 @@ def examine(
     before = set(sys.modules)
     try:
         found: Any = importlib.import_module(module_name)
-    except BaseException as error:  # an import may raise anything, SystemExit too
+    except BaseException as error:  # an import can raise anything, even SystemExit
         message = f"cannot import {module_name}: {_last_line(error)}{_where(error)}"
         return {"error": message, "files": _files_of(error), "heavy": _heavy(before)}
     for part in qualname.split("."):
@@ -150,7 +150,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the place of the error: the innermost line of the user's code in the traceback, else of a library."""
+    """Return the place of the error: the innermost line of the user's code in the traceback, or else of any code."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
@@ -172,7 +172,7 @@ def _heavy(before: set[str]) -> list[str]:
 
 
 def _files_of(error: BaseException) -> list[File]:
-    """Return the user's files that a failed import has loaded or that are in its traceback."""
+    """Return the user's files that a failed import loaded, and those in its traceback."""
     names = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if isinstance(error, SyntaxError) and error.filename:
         names.add(error.filename)

@@ -12,11 +12,11 @@ from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Pickle a value with cloudpickle, and handle two kinds of objects that cloudpickle cannot.
+    """Pickle a value with cloudpickle, and handle two kinds of objects that cloudpickle cannot handle.
 
-    References to objects in Ray's store are pickled with Ray. They are valid while the process that made them lives; with
-    cloudpickle alone, `ray.get` would wait forever in another process. Lazy modules, such as `optuna.integration`, whose class is
-    not the usual one, are imported again.
+    References to objects in Ray's store are pickled with Ray. They are valid while the process that made them lives. With
+    cloudpickle alone, `ray.get` would wait forever in another process. A lazy module, such as `optuna.integration`, is not an
+    instance of the usual class. The process that unpickles it imports it again.
     """
     import cloudpickle
 
@@ -48,7 +48,10 @@ def culprits(function: Any) -> list[str]:
 
 
 def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
-    """Search variables of functions, methods of classes, attributes and items for the objects at which pickling fails."""
+    """Find the innermost objects that cannot be pickled, and add them to `found`.
+
+    Look in the variables of functions, the methods of classes, attributes and items.
+    """
     if id(value) in seen or len(seen) > 1000 or _picklable(value):
         return
     seen.add(id(value))

@@ -1,4 +1,4 @@
-"""Prepare a training function for another process, which imports it by name or unpickles it."""
+"""Prepare a training function for another process, which imports the function by name or unpickles it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.store.records import CodeRecord
 from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
-"""Packages whose versions are stored with the code, since unpickling a function may need the same ones."""
+"""Packages whose versions are stored with the code, since a function may need the same versions to be unpickled."""
 
 
 def by_value(
@@ -25,7 +25,9 @@ def by_value(
 ) -> CodeRecord:
     """Return a record with the pickled function. `function` is None if workers import it by its entrypoint.
 
-    Raise EntrypointError if the function takes no argument or cannot be pickled. The message names the object that cannot.
+    Raises:
+        EntrypointError: the function cannot be called with a configuration, or cannot be pickled. In the second case the
+            message names the objects that prevent it.
     """
     blob = None
     if function is not None:
@@ -61,7 +63,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """Pickle the function. If that fails, raise EntrypointError with the objects that cannot be pickled."""
+    """Pickle the function. If that fails, raise EntrypointError, which names the objects that cannot be pickled."""
     try:
         return dumps(function)
     except Exception as error:

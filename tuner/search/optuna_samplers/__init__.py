@@ -1,7 +1,7 @@
 """Searchers that use Optuna's samplers.
 
 tpe, gp, cmaes, nsgaii   one searcher each
-optuna_search            any other Optuna sampler, or one that a user wrote
+optuna_search            any other Optuna sampler, even a user's own
 define_by_run            parameters that the training code asks for while it runs
 model_based              the base class of these searchers
 study                    an in-memory study that mirrors our trials

@@ -23,13 +23,13 @@ class CMAESSearch(ModelBased):
     completed trials.
 
     Args:
-        n_startup_trials: the number of random trials before the first one by CMA-ES.
+        n_startup_trials: the number of random trials before the first trial that CMA-ES proposes.
         sigma0: the size of the first step, as a share of each parameter's range.
         popsize: the number of trials in a generation.
         use_separable_cma: True to restrict the covariance matrix to its diagonal.
         lr_adapt: True to adapt the learning rate.
-        consider_pruned_trials: True to learn from stopped trials too. Their values then compare trials of different
-            lengths.
+        consider_pruned_trials: True to learn from stopped trials too. Then values after trainings of different lengths are
+            compared with each other.
         warm_start: results of earlier experiments.
     """
 

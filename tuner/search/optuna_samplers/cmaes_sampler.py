@@ -1,4 +1,4 @@
-"""Optuna's CMA-ES, changed so that its stored state has no uninitialised memory."""
+"""Optuna's CMA-ES, changed so that its stored state contains no uninitialised memory."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class PlainCMAES(CmaEsSampler):
 
     def _init_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         optimizer = super()._init_optimizer(*args, **kwargs)
-        optimizer._funhist_values[:] = 0.0  # numpy.empty, read only when it has been filled
+        optimizer._funhist_values[:] = 0.0  # made by numpy.empty; it is read only after it has been filled
         return optimizer

@@ -1,8 +1,8 @@
 """Define-by-run: the training code asks for its parameters while it runs, like Optuna's objectives.
 
-A trial starts with the params of the given space, which may be empty; another searcher proposes them. The code then
-asks for further parameters by name and distribution. Each value is drawn based on the trials so far and committed
-before the code continues, so a retried or resumed trial gets the same values.
+A trial starts with the params of the given space, which may be empty. Another searcher proposes these params. The code then
+asks for further parameters by name and distribution. Each value is drawn with the help of the trials so far, and committed
+before the code continues. So a retried or resumed trial gets the same values.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DefineByRunSearch(Searcher):
     Args:
         search: the searcher that proposes the params of the given space. Its Optuna sampler also draws the other
             parameters: random, tpe (the default), gp, or any Optuna sampler that keeps no state of its own.
-        warm_start: an `optuna.Study` to learn from its finished trials, or a list of ``{"params", "distributions",
-            "values"}`` as returned by `records_of`.
+        warm_start: an `optuna.Study` whose finished trials the searcher learns from, or a list of ``{"params",
+            "distributions", "values"}`` as returned by `records_of`.
     """
 
     TYPE = "define_by_run"
@@ -88,12 +88,12 @@ class DefineByRunSearch(Searcher):
         return self.search.is_heavy(trials)
 
     def draw(self, number: int, name: str, distribution: str, trials: Population) -> tuple[Any, dict[str, Any]]:
-        """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
+        """Return the value of a parameter that trial `number` asks for, and the state to store with the trial.
 
         Args:
             number: the number of the trial.
             name: the name of the parameter.
-            distribution: in Optuna's JSON form.
+            distribution: its distribution, in Optuna's JSON form.
             trials: all trials so far.
 
         Raises:
@@ -125,9 +125,9 @@ class DefineByRunSearch(Searcher):
             return sampler.sample_independent(self._study.now(), frozen, name, wanted), state
 
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
-        """Return the values that a sampler draws jointly, once per trial.
+        """Return the values that the sampler draws jointly, once per trial.
 
-        These are the values of the parameters that earlier trials have in common.
+        These are values for the parameters that all earlier trials have.
         """
         sampler = self._sampler(keyed_seed(self.context.seed, "draw", number))
         study = self._study.now()
@@ -163,7 +163,7 @@ class DefineByRunSearch(Searcher):
 
 
 class _Study(Mirror):
-    """A study of trials, each with the distributions that it asked for."""
+    """A study of the trials. Each trial has the distributions that it asked for."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Study(Mirror):
             ) from error
 
     def now(self) -> optuna.Study:
-        """Return a new study object with the same trials, because the existing one may have cached fewer."""
+        """Return a new study object with the same trials, because the existing object may have cached fewer trials."""
         return optuna.load_study(study_name=self.study.study_name, storage=self._rows)
 
     def of(self, number: int) -> FrozenTrial:

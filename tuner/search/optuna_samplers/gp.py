@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 PROPOSAL_S = 0.2
-"""Seconds per proposal, including a share of the first one, which imports torch."""
+"""The time per proposal in seconds, including a share of the first proposal, which imports torch."""
 
 RECENT = 20
-"""The number of completed trials from which the duration of the next one is estimated."""
+"""The number of completed trials from which the duration of the next trial is estimated."""
 
 
 class GPSearch(ModelBased):
     """Proposes configurations by Optuna's GPSampler: a Matérn 5/2 kernel with a length scale per parameter, and log EI.
 
-    Log EI: Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023. It
-    learns from completed trials only, and its cost grows with the cube of their number. Use it for up to a few hundred
-    expensive trials without early stopping.
+    Log EI: Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023. The
+    searcher learns only from completed trials, and its cost grows with the cube of their number. Use it for up to a few
+    hundred expensive trials without early stopping.
 
     Args:
-        n_startup_trials: the first trials, which are random.
+        n_startup_trials: the number of random trials at the beginning.
         deterministic_objective: True if equal configurations have equal results.
-        tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process (about a
-            tenth of a second; some seconds for the first one).
+        tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process. A proposal takes
+            about a tenth of a second; the first proposal takes some seconds.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """
@@ -65,7 +65,10 @@ class GPSearch(ModelBased):
         return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
 
     def _is_short(self, trials: Population) -> bool:
-        """Return True if TPE proposes the next trial: it is one of the first, or is expected to be short."""
+        """Return True if TPE proposes the next trial.
+
+        TPE proposes it if the trial is one of the first, if it is expected to be short, or if torch is not installed.
+        """
         if not self.tpe_if_short:
             return False
         if importlib.util.find_spec("torch") is None:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIGHT_UNTIL = 200
-"""Up to this many trials, one ask of TPE, CMA-ES or NSGA-II takes less than about 5 ms (`benchmarks/tpe_ask.py`)."""
+"""With fewer trials than this, a proposal by TPE, CMA-ES or NSGA-II takes less than about 5 ms (`benchmarks/tpe_ask.py`)."""
 
 
 class ModelBased(Proposer):
     """Creates a new sampler for each proposal, seeded by (seed, number), on a study that mirrors the population.
 
-    A sampler keeps its state between asks only in the study. Attributes that it stores with a trial are stored with our
-    trial and passed back. So the same trials give the same proposal, even in another process.
+    Between proposals, the state of a sampler is only in the study. Attributes that a sampler stores with a trial are stored
+    with our trial, and the next sampler gets them. So the same trials lead to the same proposal, even in another process.
     """
 
     SEVERAL_OBJECTIVES: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class ModelBased(Proposer):
             records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
         except SpecError:
             if context.revisions is None:
-                raise  # in a space that a user has changed later, it is no mistake if none fits
+                raise  # after a user has changed the space, it is no mistake if no record fits
         self._left_out = len(self.warm_start) - len(records)
         self._mirror = Mirror(
             context.space,
@@ -82,7 +82,7 @@ class ModelBased(Proposer):
             )
 
     def ask(self, number: int, trials: Population, attempt: int) -> Suggestion:
-        """Return the sampler's proposal. Exceptions of the sampler are passed on."""
+        """Return the sampler's proposal, or raise the sampler's exception."""
         self._mirror.sync(trials)
         seed = keyed_seed(self.context.seed, "suggest", number, *([attempt] if attempt else []))
         with quiet():

@@ -17,7 +17,7 @@ class NSGAIISearch(ModelBased):
 
     Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", 2002. A generation is `population_size`
     completed trials. The best of them become the parents of the next generation. Trials of `points_to_evaluate` and
-    `warm_start` belong to the first generation. It does not learn from stopped trials.
+    `warm_start` belong to the first generation. The searcher does not learn from stopped trials.
     """
 
     TYPE = "nsgaii"

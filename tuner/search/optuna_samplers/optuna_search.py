@@ -1,4 +1,4 @@
-"""Any Optuna sampler, including one that a user wrote."""
+"""A searcher that uses any Optuna sampler, even a user's own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tuner.space.words import show
 class OptunaSearch(ModelBased):
     """Uses any Optuna sampler: ``OptunaSearch(sampler)``, or in JSON ``{"type": "optuna", "sampler": "NSGAIIISampler"}``.
 
-    Each proposal comes from a copy of the given sampler, with its random generators seeded for that trial. So a sampler
-    must keep what it learns in the study and its attributes, not in itself. All of Optuna's own samplers do. The
-    sampler runs in another process, because one ask may take long.
+    Each proposal comes from a copy of the given sampler. The random generators of the copy are seeded for that trial. So a
+    sampler must keep what it learns in the attributes of the study, not in itself, as all of Optuna's own samplers do. The
+    sampler runs in another process, because a proposal can take long.
 
     Args:
-        sampler: a sampler object, or the name of one of Optuna's.
+        sampler: a sampler object, or the name of a sampler of Optuna.
         options: the arguments of a sampler that is given by name.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
@@ -62,7 +62,7 @@ class OptunaSearch(ModelBased):
         super().setup(context)
         try:
             self.ask(0, Population(), 0)
-        except Exception as error:  # the sampler may be the user's code
+        except Exception as error:  # the sampler can be the user's code
             message = (
                 f"{self.sampler_name} does not support this space: {error}; random, qmc, tpe, gp and nsgaii support any"
             )
@@ -105,7 +105,7 @@ def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
 
 
 def _seed(thing: Any, seed: int, depth: int = 0) -> None:
-    """Seed every random generator of a sampler, including those of samplers inside it."""
+    """Seed every random generator of a sampler and of the samplers inside it."""
     for value in list(vars(thing).values()):
         if isinstance(value, numpy.random.RandomState):
             value.seed(seed)

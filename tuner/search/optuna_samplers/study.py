@@ -1,9 +1,10 @@
 """An in-memory Optuna study that mirrors our trials. Our trials are the source of truth; the study can be rebuilt at any time.
 
-A numeric parameter or an ordered choice is a float in the unit interval; an unordered choice is an index. Each has the
-parameter's path as its name, which differs between branches. Trials are added by number: running ones as RUNNING,
-failed ones as FAIL, and stopped and paused ones as PRUNED with the value they have reached. (As COMPLETE, they would
-mix the values of short and long trainings.) With several objectives, PRUNED trials have no value.
+A numeric parameter or an ordered choice is a float in the unit interval. An unordered choice is an index. The name of each
+is the parameter's path, so parameters of different branches have different names. Trials are added in the order of their
+numbers. Running trials are RUNNING, and failed trials are FAIL. Stopped and paused trials are PRUNED, with the value that they
+have reached; as COMPLETE, they would mix the values of short and long trainings. With several objectives, PRUNED trials have
+no value.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 class Mirrored(FrozenTrial):
-    """A trial that reads its constraints from its attributes only once, not at every ask."""
+    """A trial that reads its constraints from its attributes only once, not for every proposal."""
 
     @property
     def constraints(self) -> dict[str, float]:
@@ -83,7 +84,7 @@ class Mirrored(FrozenTrial):
 
 
 class Matrix:
-    """The params of all trials for Optuna's models: a row per trial, a column per parameter, NaN if inactive."""
+    """The params of all trials, for Optuna's models. It has a row per trial and a column per parameter; NaN means inactive."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._column = {path: i for i, path in enumerate(paths)}
@@ -136,7 +137,7 @@ class Rows(InMemoryStorage):
 
 
 class Mirror(Cache):
-    """The study, kept up to date. Only trials that are new or have not ended are read again."""
+    """The study, kept up to date. Only new trials, and trials that had not ended, are read at each update."""
 
     def __init__(
         self,
@@ -152,13 +153,13 @@ class Mirror(Cache):
 
         Args:
             space: the search space.
-            objectives: one or more.
-            scope: "all" if a trial counts with its best value, "last" if with its last one.
+            objectives: the objectives, at least one.
+            scope: "all" if a trial's best value counts, "last" if its last value counts.
             constraints: bounds on reported metrics.
-            records: results of earlier experiments. Their numbers come before those of our trials.
+            records: results of earlier experiments. They have the lowest numbers, and our trials follow.
             attrs: attributes for trials that no sampler proposed in this space.
-            revised: the context, if a user has changed the space. Trials whose configurations do not lie in it get the state
-                FAIL, so that no sampler learns from them.
+            revised: the context, if a user has changed the space. A trial whose configuration does not lie in the new space is
+                FAIL, so that no sampler learns from it.
         """
         super().__init__()
         self._space = space
@@ -202,7 +203,7 @@ class Mirror(Cache):
         ]
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the flat params of the next trial, and the state to be stored with it. The study does not change."""
+        """Return the flat params of the next trial, and the state to store with it. The study does not change."""
         length = len(self._records) + self._next
         attrs = dict(self._rows.get_study_system_attrs(self._id))
         self.study.sampler = sampler
@@ -244,7 +245,7 @@ class Mirror(Cache):
         self._add(self._frozen(number, state, params, values, steps, attrs))
 
     def _state(self, trial: Trial) -> Mapping[str, Any]:
-        """Return what the sampler has stored with a trial, unless that was about an earlier space."""
+        """Return the state that the sampler has stored with a trial, unless it is about an earlier space."""
         return trial.searcher_state if self._revised is None else self._revised.state_of(trial)
 
     def _add(self, trial: FrozenTrial) -> None:
@@ -269,7 +270,7 @@ class Mirror(Cache):
                 return OptunaState.PRUNED, None, {trial.iteration: values[0]} if single and values else {}
 
     def _values(self, trial: Trial) -> list[float] | None:
-        """Return the trial's best or last value, by scope. With several objectives, return those of its last report."""
+        """Return the trial's best or last value, depending on the scope. With several objectives, return its last values."""
         if len(self._objectives) == 1:
             value = trial.best_value if self._scope == "all" else trial.last_value
             return [value] if value is not None and math.isfinite(value) else None

@@ -19,15 +19,15 @@ class TPESearch(ModelBased):
     """Proposes configurations by Optuna's TPESampler.
 
     Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; multivariate as in Falkner
-    et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). It draws `n_ei_candidates` points
-    from a density fitted to the good trials, and takes the one with the highest ratio of this density to the density
-    of the other trials.
+    et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). The sampler fits one density to the good
+    trials and another to the remaining trials. It draws `n_ei_candidates` points from the first density, and proposes the point
+    with the highest ratio of the first density to the second.
 
     Args:
-        n_startup_trials: the first trials, which are random.
+        n_startup_trials: the number of random trials at the beginning.
         n_ei_candidates: the number of points drawn for each proposal.
         multivariate: True to model parameters jointly. None: True with one objective.
-        constant_liar: True to count running trials as bad ones, so that parallel trials try different configurations.
+        constant_liar: True to count running trials as bad trials, so that parallel trials try different configurations.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """

@@ -1,4 +1,4 @@
-"""Optuna's TPE, but with the search space and the trials' params passed in instead of computed at every ask."""
+"""Optuna's TPE, which here gets the search space and the trials' params instead of computing them for every proposal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tuner.search.optuna_samplers.study import Matrix
 class KnownSpaceTPE(TPESampler):
     """Makes the same suggestions as TPESampler, bit for bit, at a third of the cost.
 
-    At each ask, TPESampler intersects the distributions of all finished trials and converts all their params. This
-    class gets the space as `distributions`, which all trials share unless the space is conditional, and the converted
+    For each proposal, TPESampler intersects the distributions of all finished trials and converts all their params. This
+    class gets the space as `distributions`, which all trials share unless the space is conditional. It gets the converted
     params as `matrix`.
     """
 
