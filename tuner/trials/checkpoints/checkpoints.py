@@ -1,10 +1,11 @@
 """Checkpoints: directories with a manifest, committed by a marker that is written last.
 
     {uri}/...             the user's files, of all ranks, and nothing else
-    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and the trial and report that the
-    checkpoint belongs to {uri}.committed       the SHA-256 of the manifest; a directory without it is not a checkpoint
+    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and the segment and iteration that the
+                          checkpoint belongs to
+    {uri}.committed       the SHA-256 of the manifest; a directory without this marker is not a checkpoint
 
-`uri` is a local path or any `pyarrow.fs` URI. Nothing here knows Ray or torch.
+`uri` is a local path or any `pyarrow.fs` URI. This module uses neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Checkpoint:
     """A directory of files at a local path or a URI.
 
     If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and CheckpointError
-    names missing or damaged files. For a checkpoint of a trial (one with `info`), the error is CheckpointLost, or
-    CheckpointUnreachable if its storage does not answer. Neither is a mistake of the training code.
+    names missing or damaged files. If the checkpoint belongs to a trial (it has `info`), the error is CheckpointLost, or
+    CheckpointUnreachable if the storage does not answer. Neither error is the fault of the training code.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Checkpoint:
     ) -> None:
         """Refer to a directory.
 
-        If the files are on the disk of another node, `fetch` fills the directory that it is given with them.
+        fetch: copies the files into the directory that it gets as its argument, if they are on another node's disk.
         """
         self.path = os.fspath(path)
         self.info = info
@@ -60,7 +61,7 @@ class Checkpoint:
         return cls(path)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the files into `path`, by default a new temporary directory, and return it."""
+        """Copy the files into `path`, by default a new temporary directory, and return that path."""
         target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
         with self._told():
             if self._fetch is not None and self.is_elsewhere:
@@ -92,7 +93,7 @@ class Checkpoint:
         with open(f"{folder}.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this lock, no other process removes the folder
             if not os.path.isdir(folder):
-                # A separate lock: a reader that waits for a download must not wait until the other readers leave.
+                # This lock is separate, so that a reader that waits for a download does not wait for the other readers.
                 with open(f"{folder}.download", "a+b") as one:
                     fcntl.flock(one, fcntl.LOCK_EX)
                     if not os.path.isdir(folder):
@@ -103,7 +104,7 @@ class Checkpoint:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    pass  # another process reads it, and will remove it
+                    pass  # another process is reading the folder, and will remove it
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -116,9 +117,9 @@ class Checkpoint:
             shutil.rmtree(aside, ignore_errors=True)
 
     def verify(self) -> None:
-        """Read every file and compare its hash. Raise CheckpointError if any is missing or damaged."""
+        """Read every file and compare its hash. Raise CheckpointError if a file is missing or damaged."""
         if self.is_elsewhere:
-            return  # `fetch` compares
+            return  # `fetch` compares the hashes
         with self._told():
             where = place(self.path)
             manifest = self._manifest(where)
@@ -127,7 +128,7 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int | None:
-        """The training_iteration of its report; None for a directory that is not a trial's checkpoint."""
+        """The training_iteration of the checkpoint's report; None for a directory that is not a trial's checkpoint."""
         return self.info.step if self.info is not None else None
 
     @property
@@ -137,13 +138,13 @@ class Checkpoint:
             return False
         try:
             where = place(self.path)
-        except CheckpointError:  # it begins with a variable that is set only on its own node
+        except CheckpointError:  # the path begins with a variable that is set only on the checkpoint's node
             return True
         return where.local and where.beside(_MARKER).read() is None
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Replace an error by one that names the checkpoint, and that tells whether it is lost or unreachable."""
+        """Replace an error by an error that names the checkpoint and says whether it is lost or unreachable."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -187,7 +188,7 @@ class Manifest:
 
 
 def digest(folder: str) -> dict[str, tuple[int, str]]:
-    """Return size and hash of every file below a local directory."""
+    """Return the size and the hash of every file below a local directory."""
     files = {}
     for name in walk(folder):
         with open(os.path.join(folder, name), "rb") as file:
@@ -199,10 +200,10 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
 def commit(
     uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
 ) -> None:
-    """Make the files at `uri` a checkpoint: check that all exist, write the manifest, then the marker.
+    """Make the files at `uri` a checkpoint: check that all of them exist, write the manifest, and then write the marker.
 
-    durable_below: the storage that contains `uri`, if the checkpoint must survive a power failure. Then each step is
-        flushed to the disk before the next one begins. At a URI, durability depends on the storage.
+    durable_below: the storage that contains `uri`, if the checkpoint must survive a power failure. In that case, each
+        step is flushed to the disk before the next step begins. At a URI, durability depends on the storage.
     """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
@@ -217,9 +218,9 @@ def commit(
 
 
 def committed(uri: str) -> Manifest:
-    """Return the manifest of a committed checkpoint after checking that all files exist with the right sizes.
+    """Check that the checkpoint is committed and that all its files exist with the right sizes. Return its manifest.
 
-    Raise CheckpointError otherwise.
+    Raise CheckpointError if the check fails.
     """
     where = place(uri)
     marker = where.beside(_MARKER).read()
@@ -242,7 +243,7 @@ def manifest_and_marker(uri: str) -> tuple[str, str]:
 
 
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
-    """Parse a manifest. Raise CheckpointError if it is not the one that was committed."""
+    """Parse a manifest. Raise CheckpointError if it is not the manifest that was committed."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
         raise CheckpointError(f"the checkpoint at {uri} is damaged: its manifest does not match its marker")
     data = json.loads(content)
@@ -259,10 +260,10 @@ def is_committed(uri: str) -> bool:
 
 
 def is_here(uri: str) -> bool:
-    """Return whether this process can reach any part of a checkpoint, even of a damaged or partly deleted one."""
+    """Return whether this process can reach any part of a checkpoint, even if it is damaged or partly deleted."""
     try:
         where = place(uri)
-    except CheckpointError:  # it begins with a variable that is set only on another node
+    except CheckpointError:  # the path begins with a variable that is set only on another node
         return False
     if where.local:
         return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))
@@ -270,9 +271,9 @@ def is_here(uri: str) -> bool:
 
 
 def delete(uri: str) -> None:
-    """Delete a checkpoint, complete or damaged.
+    """Delete a checkpoint, whether it is complete or damaged.
 
-    The marker is deleted first, so that a partly deleted one never looks complete.
+    The marker is deleted first, so that a partly deleted checkpoint never looks complete.
     """
     where = place(uri)
     where.beside(_MARKER).unlink()
@@ -283,12 +284,12 @@ def delete(uri: str) -> None:
 def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
     """Delete checkpoints below an experiment's storage that nobody needs, and return their URIs.
 
-    These are checkpoints that were never committed, and checkpoints that are not in the database because their ranks or
-    their driver were killed before the report was stored. Call this only while no trial of the experiment runs.
+    A checkpoint is deleted if it was never committed. It is also deleted if it is not in the database, because its ranks
+    or its driver were killed before the report was stored. Call this only while no trial of the experiment runs.
 
     Args:
         storage: where the experiment's checkpoints are stored.
-        known: the URIs of the checkpoints in the database. None: keep all committed checkpoints.
+        known: the URIs of the checkpoints in the database. If it is None, all committed checkpoints are kept.
     """
     root = place(storage)
     names = None if known is None else {tuple(uri.partition("?")[0].rstrip("/").split("/")[-2:]) for uri in known}
@@ -308,7 +309,7 @@ def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
 
 
 def compare(uri: str, manifest: Manifest, folder: str) -> None:
-    """Raise CheckpointError if the files in `folder` are not those of the manifest."""
+    """Raise CheckpointError if a file of the manifest is missing from `folder` or has other content."""
     for name, (size, sha) in manifest.files.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:
@@ -323,7 +324,7 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 
 
 def _hash(file: BufferedReader) -> str:
-    """Hash a file, to detect damaged and mixed up files.
+    """Hash a file, to detect damaged or confused files.
 
     The hash is chosen for speed, because every save and restore waits for it. It does not protect against forgery.
     """
@@ -331,7 +332,7 @@ def _hash(file: BufferedReader) -> str:
 
 
 def _sweep_cache() -> None:
-    """Delete downloads whose readers were killed, which is so if nobody holds their lock."""
+    """Delete downloads that no process has locked. Their readers were killed before they could delete them."""
     for name in os.listdir(_cache()):
         folder, suffix = os.path.splitext(os.path.join(_cache(), name))
         if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):

@@ -2,9 +2,9 @@
 
 The training thread only hands over a directory, by renaming it if it is in the temp directory. A thread of the saver
 hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its
-shard of the same report, and commits. On a disk, rank 0 moves all shards from the ranks' staging directories to their
-final place. Shards on the disk of another node are copied. If several ranks save a file with the same name, the file of
-the lowest rank is kept.
+shard of the same report, and commits the checkpoint. If the storage is on a disk, rank 0 moves all shards from the
+ranks' staging directories to their final place, and copies shards from the disks of other nodes. If several ranks save
+a file with the same name, the file of the lowest rank is kept.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
-"""(report_no, whether it was saved after the last report), which identifies a checkpoint within a group."""
+"""Identifies a checkpoint within a group: (report_no, whether the checkpoint was saved after the last report)."""
 
 Bring = Callable[[str, str, Files, str], None]
-"""(path, node, files, directory): move files from a directory on the disk of a node to a local one, and remove the former."""
+"""(path, node, files, directory): move these files from `path` on another node's disk to `directory`, and remove `path`."""
 
-_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to reach the checkpoint's report
+_SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Shard:
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node
-    # the directory there that holds the files; None if they are in their final place already
+    # the directory on that node that holds the files; None if the files are already in their final place
     staging: str | None = None
 
 
@@ -95,11 +95,13 @@ class Saver:
         self._error: BaseException | None = None
         self._progress = threading.Condition()
         self._passed: Moment = (0, False)  # checkpoints up to this report are refused
-        self._shards: dict[Moment, Shard | str | None] = {}  # a message if saving failed; None while it is being saved
+        self._shards: dict[
+            Moment, Shard | str | None
+        ] = {}  # a message if saving failed; None while the shard is being saved
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Move or copy the content before returning. An error while saving is raised by the next call."""
+        """Move or copy the content before returning. If saving it fails later, the next call raises the error."""
         self._raise()
         begun = time.monotonic()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
@@ -142,7 +144,7 @@ class Saver:
                 self._progress.notify_all()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait until all checkpoints that were taken are committed. Raise the error if saving failed."""
+        """Wait until all checkpoints that were taken are committed. If saving one has failed, raise its error."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -204,7 +206,7 @@ class Saver:
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Move the shards of the other ranks into the directory of this rank's shard, on the disk of this node."""
+        """Move the shards of the other ranks into this rank's directory on this node's disk. Return all files."""
         merged = dict(own)
         for rank, shard in sorted(others.items()):
             wanted = {name: file for name, file in shard.files.items() if name not in merged}
@@ -221,7 +223,7 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Check that no two uploaded shards have different files with the same name, unless this rank saved that file too."""
+        """Check that no two ranks uploaded different files with one name, unless this rank saved that file. Return all files."""
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
             for name in merged.keys() & shard.files.keys() - own.keys():
@@ -253,7 +255,7 @@ class Saver:
                         continue
                     if answer is not None:
                         break
-                    patience = None  # it is saving, and may take as long as this rank
+                    patience = None  # that rank has begun to save, which may take any time
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "
@@ -265,10 +267,10 @@ class Saver:
         return shards
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
-        """Return this rank's files for a checkpoint, or the reason why there are none. Wait until that is known.
+        """Return this rank's shard of a checkpoint, or the reason why it could not be saved. Wait until either exists.
 
-        Called on ranks other than 0. `under_way` is called first if this rank has reached that report and is still
-        saving.
+        Only ranks other than 0 call this. If this rank has reached the report and is still saving, `under_way` is
+        called before the wait.
         """
         with self._progress:
             self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
@@ -296,9 +298,9 @@ class Saver:
 def answer_notes(
     client: ChannelClient, saver: Callable[[str], Saver | None], begun: Callable[[str], bool] = lambda _: True
 ) -> None:
-    """Answer rank 0's questions about shards. Runs in a thread of every other rank as long as the group lives.
+    """Answer rank 0's questions about shards until the group ends. Every other rank runs this in a thread.
 
-    Without a process group, rank 0 may ask before this rank has begun the segment (`begun`).
+    begun: returns whether this rank has begun the segment. Without a process group, rank 0 may ask earlier.
     """
     try:
         while True:
@@ -314,10 +316,10 @@ def answer_notes(
 
 
 def take_over(source: str, staging: str) -> str | None:
-    """Move or copy the content of `source`: moved from the temp directory, copied from anywhere else.
+    """Take the content of `source`: move it if `source` is in the temp directory, else copy it.
 
-    `source` itself stays as an empty directory, which its owner deletes. If `staging` is on another filesystem, return
-    a temporary directory with the content, which is copied in the background.
+    After a move, `source` stays as an empty directory, which its owner deletes. If `staging` is on another filesystem,
+    move the content to a temporary directory and return that directory; the saver copies it in the background.
     """
     if not os.path.isdir(source):
         raise CheckpointError(

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory. `path` is local if `remote` is None, else a path on that pyarrow filesystem."""
+    """A directory or a file. `path` is a local path if `remote` is None, else a path on that pyarrow filesystem."""
 
     uri: str
     path: str
@@ -55,7 +55,7 @@ class Place:
             return None
 
     def write(self, content: bytes, durable: bool = False) -> None:
-        """Write this small file, completely or not at all. durable: a local file is flushed to the disk before this returns."""
+        """Write this small file completely or not at all. durable: flush a local file to the disk before returning."""
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -72,7 +72,7 @@ class Place:
             stream.write(content)
 
     def sizes(self) -> dict[str, int]:
-        """Return relative path -> size of every file below."""
+        """Return the size of every file below this directory, by relative path."""
         if self.remote is None:
             return {name: os.path.getsize(os.path.join(self.path, name)) for name in walk(self.path)}
         from pyarrow import fs
@@ -82,7 +82,7 @@ class Place:
         return {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
 
     def modified(self) -> dict[str, float]:
-        """Return name -> modification time (seconds since the epoch) of each file directly below."""
+        """Return the modification time of each file in this directory, by name, in seconds since the epoch."""
         if self.remote is None:
             with contextlib.suppress(FileNotFoundError):
                 return {entry.name: entry.stat().st_mtime for entry in os.scandir(self.path) if entry.is_file()}
@@ -94,7 +94,7 @@ class Place:
         return {info.base_name: info.mtime_ns / 1e9 for info in files if info.mtime_ns is not None}
 
     def folders(self) -> list[str]:
-        """Return the names of the directories directly below."""
+        """Return the names of the directories in this directory."""
         if self.remote is None:
             if not os.path.isdir(self.path):
                 return []
@@ -112,7 +112,7 @@ class Place:
         fs.copy_files(source, self.path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=self.remote)
 
     def download(self, target: str) -> None:
-        """Copy everything below to a local directory."""
+        """Copy everything below this directory to a local directory."""
         if self.remote is None:
             shutil.copytree(self.path, target, dirs_exist_ok=True)
             return
@@ -122,7 +122,7 @@ class Place:
         fs.copy_files(self.path, target, source_filesystem=self.remote, destination_filesystem=fs.LocalFileSystem())
 
     def remove(self) -> None:
-        """Delete the directory and everything below, or the file, if it exists."""
+        """Delete this file, or this directory with everything below it. Do nothing if it does not exist."""
         if self.remote is None:
             if os.path.isfile(self.path):
                 self.unlink()
@@ -147,7 +147,7 @@ class Place:
 
 
 def sync(path: str) -> None:
-    """Flush a local file, or the list of a directory's entries, to the disk."""
+    """Flush a local file to the disk. If `path` is a directory, flush the list of its entries."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -159,7 +159,7 @@ def sync(path: str) -> None:
 
 
 def sync_tree(folder: str, root: str) -> None:
-    """Flush a local directory, everything below, and its path from `root` on to the disk."""
+    """Flush to the disk a local directory, everything below it, and the directories that contain it, up to `root`."""
     for where, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(os.path.join(where, name))
@@ -173,10 +173,10 @@ def sync_tree(folder: str, root: str) -> None:
 
 
 def private_folder(name: str) -> str:
-    """Return a folder for the processes of this user below the temporary directory; create it if necessary.
+    """Return a folder in the temporary directory for the processes of this user. Create it if necessary.
 
-    The temporary directory is shared by all users. If the folder is not a directory of this user, or others may write
-    to it, this process uses a new folder instead, which is removed when the process ends.
+    All users share the temporary directory. If the folder does not belong to this user, or if other users can write to
+    it, this process uses a new folder instead, which is removed when the process ends.
     """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -200,7 +200,7 @@ def _own_folder(instead_of: str) -> str:
 def place(uri: str | os.PathLike[str]) -> Place:
     """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
 
-    Raise CheckpointError for a bad one.
+    Raise CheckpointError for any other URI, and for a path with a variable that is not set here.
     """
     text = os.fspath(uri)
     if "://" not in text:
@@ -217,7 +217,7 @@ def is_relative(uri: str) -> bool:
 
 
 def absolute(uri: str | os.PathLike[str]) -> str:
-    """Resolve a relative path from the working directory of this process.
+    """Make a relative path absolute, from the working directory of this process.
 
     URIs, ``~`` and ``$NAME/...`` are returned unchanged.
     """
@@ -226,7 +226,7 @@ def absolute(uri: str | os.PathLike[str]) -> str:
 
 
 def _expanded(path: str) -> str:
-    """Replace ``~`` and ``$NAME``, which may have another value on each node."""
+    """Replace ``~`` and ``$NAME``, whose values can differ between nodes."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
@@ -236,7 +236,7 @@ def _expanded(path: str) -> str:
 
 
 def join(uri: str, *names: str) -> str:
-    """Return a URI or path extended by names. A query such as ``?endpoint_override=...`` stays at the end."""
+    """Append names to a URI or a path. A query such as ``?endpoint_override=...`` stays at the end."""
     base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
@@ -253,7 +253,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def walk(folder: str) -> list[str]:
-    """Return the paths of all files below a local directory, relative to it, sorted."""
+    """Return the sorted paths of all files below a local directory. The paths are relative to that directory."""
     found: list[str] = []
     for where, _, names in os.walk(folder):
         for name in names:
@@ -262,7 +262,7 @@ def walk(folder: str) -> list[str]:
 
 
 def move_into(source: str, target: str, names: Iterable[str] | None = None) -> None:
-    """Move these files, by default all, from `source` to `target` on the same filesystem, and replace existing ones."""
+    """Move these files, by default all, from `source` to `target` on the same filesystem. Replace existing files."""
     for name in walk(source) if names is None else names:
         destination = os.path.join(target, name)
         os.makedirs(os.path.dirname(destination), exist_ok=True)
@@ -270,7 +270,7 @@ def move_into(source: str, target: str, names: Iterable[str] | None = None) -> N
 
 
 def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | None:
-    """Return the first difference between the expected files (name -> size) and those found; None if there is none."""
+    """Return the first difference between the expected and the found files (name -> size), or None if there is none."""
     missing = sorted(name for name in expected if name not in found)
     if missing:
         return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")

@@ -1,15 +1,17 @@
 """Make the functions of Ray Train and Ray Tune work inside our trials.
 
-Two module-level variables of Ray decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
-`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (and Ray Train, if its second version
-is switched off), and the functions of Ray Train, which Ray allows to be replaced. This module sets both to objects that
-pass all calls on to the trial's `Session`. It also replaces two methods: `fit` of a trainer, which then runs its
-training function on the existing ranks, and the constructor of the callback with which a trainer reports to Ray Tune.
-Nothing is imported for this: each replacement is made when user code has imported the Ray module.
+Two module-level variables of Ray hold the objects that `ray.train.report`, `ray.tune.report`, `get_checkpoint`,
+`get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first variable holds the session. Ray Tune uses
+it, and so does Ray Train if its second version is switched off. The second variable holds the functions of Ray Train,
+and Ray has a setter for it. This module sets both variables to objects that pass all calls on to the trial's `Session`.
 
-Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. `missing` in each checks the names against the
-installed Ray. The private attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and
-`tuner.schedulers.stoppers.from_ray`. A test checks both.
+It also replaces two methods. A trainer's `fit` then runs the training function on the existing ranks, and the
+constructor of the callback that reports from a trainer to Ray Tune then does nothing. This module imports no module of
+Ray for that: it makes each replacement when user code has imported the Ray module.
+
+Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. Each of the two has a function `missing`
+that checks these names against the installed Ray. The private attributes of Ray's schedulers and stoppers are read only
+in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests check all of these names.
 """
 
 from __future__ import annotations
@@ -48,21 +50,21 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""All private names of Ray's modules that are used. `missing` lists those that the installed Ray does not have."""
+"""The private names of Ray's modules that are used here. `missing` lists the names that the installed Ray does not have."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
-"""Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first is the number of steps."""
+"""Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
-"""The module of `ray.tune.with_parameters` and `with_resources`, and the attribute that the latter sets."""
+"""The attribute that `ray.tune.with_resources` sets. `TUNE_WRAPPERS` is the module that defines that function."""
 
 
 class NotHere(TunerError, RuntimeError):
-    """A function of Ray that a trial of ours cannot provide."""
+    """User code asked Ray for something that our trials cannot provide."""
 
 
 class Finished(BaseException):
-    """Ends the training function as if it had returned, which is what a report of ``done=True`` means to Ray."""
+    """Ends the training function as if it had returned. In Ray, a report with ``done=True`` has this effect."""
 
 
 def missing() -> list[str]:
@@ -81,13 +83,13 @@ def missing() -> list[str]:
 def this_machine() -> dict[str, float] | None:
     """Return the CPUs and GPUs that Ray would detect on this machine, by its own rules.
 
-    Return None if this version of Ray does not provide that.
+    Return None if this version of Ray cannot tell.
     """
     try:
         found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
         found.resolve(is_head=True)
         return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
-    except Exception:  # in another version it may be elsewhere, or have another signature
+    except Exception:  # in another version of Ray, the class may be elsewhere or have another signature
         log.debug("cannot find out which resources Ray would detect here", exc_info=True)
         return None
 
@@ -151,7 +153,7 @@ def install(session: Session) -> Callable[[], None]:
 
 
 def _load_lazily() -> None:
-    """Provide `ray.train.torch` without an import, because in Ray's own workers it is always imported."""
+    """Import `ray.train.torch` and similar modules when they are first used, because Ray's own workers always import them."""
     package = sys.modules["ray.train"]
 
     def get(name: str) -> Any:
@@ -171,17 +173,17 @@ def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], N
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
-    """Run the training function of a trainer on the trial's own ranks. It replaces `trainer.fit()`.
+    """Run the training function of a trainer on the trial's own ranks. This function replaces `trainer.fit()`.
 
     Return a `ray.train.Result`. Its `checkpoint` is None, because reported checkpoints belong to the trial. Raise
-    NotHere if the trainer asks for other workers than the trial has.
+    NotHere if the trainer asks for a different number of workers, or for GPUs that the trial does not have.
     """
     from ray.train import Result
 
     wanted, there = trainer.scaling_config, trial.context.world_size
     if wanted.num_workers != there:
         raise NotHere(
-            f"a trainer's fit() runs on the ranks of the trial, of which there are {there}, and this trainer asks for "
+            f"a trainer's fit() runs on the ranks of the trial. The trial has {there}, but this trainer asks for "
             f"{wanted.num_workers!r}: pass num_workers={wanted.num_workers!r} to tuner.run"
         )
     if wanted.use_gpu and not trial.context.devices:
@@ -195,7 +197,7 @@ def _fit(trainer: Any, trial: Trial) -> Any:
 
 
 class Trial:
-    """The functions of a trial that both interfaces of Ray need."""
+    """The functions of a trial that both replacements need: `TuneSession` and `TrainFunctions`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -233,12 +235,12 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out metrics that are not numbers, which Ray accepts, and print the name of each once."""
+        """Leave out metrics that are not numbers, and print the name of each once. Ray accepts such metrics."""
         return numbers(metrics, self._told, self.session.objective)
 
 
 def _copy(checkpoint: Any) -> str:
-    """Copy the files to a new directory.
+    """Copy the files of a checkpoint to a new directory, and return its path.
 
     Ray does not move the user's directory, and several ranks may share it.
     """
@@ -255,7 +257,7 @@ def _copy(checkpoint: Any) -> str:
 class TuneSession:
     """Replaces Ray Tune's session.
 
-    The world rank is a number, because with None `ray.train.report` would raise an error.
+    The world rank is always a number, because `ray.train.report` raises an error if it is None.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -332,8 +334,8 @@ class TrainFunctions:
 
     def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> Any:
         raise NotHere(
-            "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial; get_checkpoint() is the "
-            "one to continue from, and result.best_checkpoint the best of all"
+            "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial. get_checkpoint() returns the "
+            "checkpoint to continue from, and result.best_checkpoint is the best checkpoint of all trials"
         )
 
     def get_dataset_shard(self, dataset_info: Any) -> Any:
@@ -343,7 +345,7 @@ class TrainFunctions:
         return self._context
 
     def get_preemption_info(self) -> None:
-        """Return None, because ranks are not told before a preemption; the driver restarts the group."""
+        """Return None, because ranks get no warning of a preemption. The driver restarts the group afterwards."""
 
     def is_distributed(self) -> bool:
         return True
@@ -419,10 +421,10 @@ def _torch_distributed(name: str) -> Any:
 
 
 class RayTrainable:
-    """A `ray.tune.Trainable` in a trial: its own `train` counts and calls `step`.
+    """Runs a `ray.tune.Trainable` in a trial. The Trainable's own `train` calls its `step` and counts the calls.
 
-    Each segment has a new object: `setup` with the current configuration, then `load_checkpoint`. `reset_config` is
-    never called, because objects are not reused.
+    Each segment creates a new object, whose `setup` gets the current configuration. Then `load_checkpoint` is called if
+    the segment has a checkpoint. `reset_config` is never called, because objects are not reused.
     """
 
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
@@ -494,7 +496,7 @@ def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
     """Return the trainable that `ray.tune.with_parameters` wrapped, and its objects.
 
-    Return None for anything else.
+    Return None if `trainable` was not wrapped by it.
     """
     layers = trainable.__mro__ if isinstance(trainable, type) else (trainable,)
     for at, layer in enumerate(layers):
@@ -502,7 +504,7 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
         if getattr(method, "__module__", None) != TUNE_WRAPPERS or not getattr(method, "__closure__", None):
             continue
         inside = inspect.getclosurevars(method).nonlocals
-        if inside.keys() == {"trainable"}:  # `with_resources` turns a method into this
+        if inside.keys() == {"trainable"}:  # `with_resources` wraps a bound method in such a function
             continue
         try:
             registry, prefix = inside["parameter_registry"], inside["prefix"]

@@ -1,12 +1,12 @@
-"""Decide which segment gets a worker group next, and which running segments should make room for others.
+"""Decide which segment gets a worker group next, and which running segments should make room for other segments.
 
 `fair_share` has the rule. This module applies it to the segments that wait and the groups that hold resources. It does
 not call Ray, wait or start anything: the pool carries out the decisions.
 
 A segment first waits in the queue of its experiment. Once it is *admitted*, it may use a warm group or ask Ray for a new
-one. Only groups that seem to fit are admitted, so that they do not block each other in Ray. If others use the cluster
-too, a placement group may still have to wait in Ray. Such a group is *pending*; its resources are reserved only after
-it has waited for long.
+one. Only groups that seem to fit are admitted, so that they do not block each other in Ray. If other programs use the
+cluster too, a placement group may still have to wait in Ray. Such a group is *pending*. Resources are reserved for it
+only after it has waited for a long time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tuner.trials.messages.launch import Launch
 RESERVE_AFTER_S = 30.0
 """Seconds that a group waits before free resources are reserved for it."""
 SLICE_S = 5.0
-"""Seconds for which an experiment may keep using a warm group while others wait. New processes take seconds to start."""
+"""Seconds for which an experiment may keep using a warm group while other experiments wait, since processes start slowly."""
 PREEMPT_AFTER_S = 20.0
-"""Minimum seconds that a group runs before it has to make room for another experiment."""
-_YIELD_AGAIN_S = 5.0  # seconds until a group is asked to make room again if it has not begun to end
+"""The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
+_YIELD_AGAIN_S = 5.0  # if a group has not begun to end after this many seconds, it is asked again to make room
 _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 
@@ -77,12 +77,12 @@ class Waiter:
 
     launch: Launch
     since: float
-    turn: asyncio.Future[Group | None]  # a warm group, or None: it may ask Ray for a new one
-    warm: asyncio.Future[Group]  # a warm group that became free while the new one is being built
+    turn: asyncio.Future[Group | None]  # resolves to a warm group, or None if the segment may ask Ray for a new one
+    warm: asyncio.Future[Group]  # resolves to a warm group that has become free while a new one is being built
     key: Key = field(init=False)
     gang: Gang = field(init=False)
     admitted_at: float | None = None
-    at: tuple[str, ...] = ()  # the nodes on which it should find room
+    at: tuple[str, ...] = ()  # the nodes on which its group should fit
     placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once its placement group is ready
 
     def __post_init__(self) -> None:
@@ -95,11 +95,11 @@ class Waiter:
 
     @property
     def reuses(self) -> bool:
-        """Return whether it may reuse the processes of an earlier trial."""
+        """Return whether the segment may reuse the processes of an earlier trial."""
         return self.launch.scaling.reuse_workers
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has not placed it although it should fit."""
+        """Return whether Ray has not placed the group although the group should fit."""
         return self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
 
 
@@ -107,9 +107,10 @@ class Admission:
     """The segments that wait for a group, the groups that hold resources, and the shares of their experiments.
 
     Args:
-        autoscaling: the cluster may still grow, so a group that does not fit is admitted.
+        autoscaling: the cluster may still grow, so a group is admitted even if it does not fit.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
-        preempt_after_s: minimum seconds that a group runs before it has to make room for another experiment.
+        preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
+            experiment.
         standing: returns the priority and the weight of an experiment.
     """
 
@@ -142,19 +143,19 @@ class Admission:
         self._queues.setdefault(waiter.experiment, deque()).append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a segment that has got its group or has given up."""
+        """Remove a segment that has its group or has given up."""
         self._leave_queue(waiter)
         self.admitted.pop(waiter, None)
         self._shares.release(waiter, time.monotonic())
 
     def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
-        """Return the next waiter, and the nodes for its group. A pending waiter was admitted before.
+        """Return the next waiter, and the nodes for its group. If the waiter is pending, it has already been admitted.
 
         idle: idle groups, newest first.
         """
         heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
         for waiter in heads.values():
-            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node is missing, and may come
+            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that it fits may join
                 return waiter, ()
         stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
         for waiter in stuck:  # a pending group holds nothing yet
@@ -162,7 +163,7 @@ class Admission:
         for waiter in self.admitted:
             if (
                 waiter.placed.is_set() and waiter not in self._shares.holdings
-            ):  # it was placed after all, so it holds room
+            ):  # Ray has placed it after all, so it holds resources
                 self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
         first = {waiter.experiment: waiter for waiter in reversed(stuck)}
@@ -243,7 +244,7 @@ class Admission:
         self.launches[group], group.held_since = launch, time.monotonic()
 
     def finish(self, group: Group) -> None:
-        """Record that the segment of a group has ended. The experiment holds its resources until `free` is called."""
+        """Record that the segment of a group has ended. The experiment holds the group's resources until `free` is called."""
         self.launches.pop(group, None)
         self._yielding.pop(group, None)
 
@@ -254,8 +255,9 @@ class Admission:
     def keeps_turn(self, group: Group) -> bool:
         """Return whether the experiment that has just used the group may use it again, if it asks soon.
 
-        It may if all other waiting experiments have a lower priority. It may for `SLICE_S` seconds if none has a higher
-        priority and they would need new processes.
+        The experiment may use it again if all waiting experiments have a lower priority. If the highest priority among
+        them is the same, the experiment may use it for `SLICE_S` seconds, provided that the waiting experiments need
+        groups of another kind.
         """
         heads = [queue[0] for queue in self._queues.values()]
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
@@ -267,11 +269,11 @@ class Admission:
         return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end, each with the experiment that gets the resources, and its priority.
+        """Return the segments that should end, each with the experiment that gets the resources and that one's priority.
 
         may_end: returns whether a segment can end without losing work and is not ending yet. A returned segment counts
-            as ending. If it continues nevertheless, for example because a user has resumed its experiment in between,
-            and may end after `_YIELD_AGAIN_S`, it is returned again.
+            as ending. It may continue nevertheless, for example because a user has resumed its experiment. If it can end
+            after `_YIELD_AGAIN_S`, it is returned again.
         """
         now = time.monotonic()
         heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
@@ -318,7 +320,7 @@ class Admission:
         return bool(self._shares.room.total)
 
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
-        """Set the resources of the living nodes, and what others use of them."""
+        """Set the resources of the live nodes, and how much of them other programs use."""
         self._shares.set_nodes(nodes, elsewhere)
 
     def forget(self, experiment: str) -> None:
@@ -349,7 +351,7 @@ class Admission:
         return sorted(found, key=lambda one: one.since)
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the waiting groups: first those that Ray has to place, then the others in the order of the queue."""
+        """Return the waiting groups: first the admitted groups, then the queued groups in their order."""
         now = time.monotonic()
         claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
         rounds = [list(self._queues[claim.experiment]) for claim in claims]
@@ -379,7 +381,7 @@ class Admission:
 def used_elsewhere(
     nodes: Mapping[str, Mapping[str, float]], free: Mapping[str, float], ours: Iterable[Key]
 ) -> dict[str, float]:
-    """Return the CPUs and GPUs that others use.
+    """Return the CPUs and GPUs that other programs use.
 
     Args:
         nodes: the resources of each node.

@@ -6,14 +6,16 @@ The rule is dominant resource fairness with decaying usage:
   (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011).
 - Its *usage* is its recent average dominant share. The average decays with a half-life, like the usage in Slurm's
   multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
-  one that was idle for long does not accumulate unlimited credit.
-- Its *level* is its expected usage at the end of its current groups (if they run as long as its earlier ones), divided
-  by its weight. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the same way.
-- Among waiting experiments, those of the highest priority come first; among these, the one with the lowest level.
+  an experiment that was idle for a long time does not accumulate unlimited credit.
+- Its *level* is its expected usage when its current groups end, divided by its weight. The current groups are expected
+  to run as long as its earlier groups. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the
+  same way.
+- Waiting experiments are served in the order of their priority, highest first. At equal priority, the experiment with
+  the lowest level is served first.
 - A group is placed as a whole or not at all. A group that does not fit is skipped until it has waited for
   `reserve_after_s`. From then on it has a reservation: free resources on the nodes that it will use are kept for it.
-- An experiment that holds nothing and has waited for `STARVED_S` is served first, regardless of priorities, with one
-  group.
+- An experiment that holds nothing and has waited for `STARVED_S` gets one group before all other experiments, regardless
+  of priorities.
 
 `docs/sharing.md` explains this to users.
 """
@@ -29,10 +31,10 @@ HALF_LIFE_S = 3600.0
 """The half-life of past usage, in seconds."""
 
 STARVED_S = 600.0
-"""Seconds after which a waiting experiment without any group is served before those of higher priority."""
+"""Seconds after which a waiting experiment that holds no group is served before experiments of higher priority."""
 
 EQUAL_AFTER_S = 60.0
-"""Seconds after which a waiting experiment without any group preempts one of equal priority with a larger share."""
+"""Seconds after which a waiting experiment that holds no group preempts one of equal priority with a larger share."""
 
 _SHORT_S = 1.0  # shorter groups count as if they took this long
 
@@ -60,10 +62,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The group of an experiment that has waited longest. It claims resources.
+    """A claim to resources. It belongs to the group that has waited longest in its experiment.
 
-    since: when it was requested. pending: it was granted already, but Ray has not placed it, because something else
-        uses the cluster.
+    since: when the group was requested. pending: the claim was granted, but Ray has not placed the group yet, because
+        something else uses the cluster.
     """
 
     experiment: str
@@ -75,7 +77,7 @@ class Claim:
 
 
 class Room:
-    """The free and the total resources of each node. elsewhere: the use by others, on unknown nodes."""
+    """The free and the total resources of each node. elsewhere: the resources that other programs use, on unknown nodes."""
 
     def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
         self.total = {node: dict(resources) for node, resources in nodes.items()}
@@ -128,7 +130,7 @@ class Room:
     def reserve(self, gang: Gang) -> None:
         """Reserve the free resources of the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
 
-        These are the nodes that lack the least.
+        The gang will get the nodes whose free resources already fit the most workers.
         """
         wanted = _placed(gang, self.total, self.free)
         for node in wanted or ():
@@ -141,7 +143,10 @@ class Room:
 def _placed(
     gang: Gang, room: Mapping[str, Resources], prefer: Mapping[str, Resources] | None = None
 ) -> tuple[str, ...] | None:
-    """Place the workers on nodes with these resources. prefer: use nodes first that have more of these."""
+    """Place the workers on nodes with these resources.
+
+    prefer: resources by node. A node is used earlier if more workers fit into these.
+    """
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
     nodes = sorted((node for node, count in counts.items() if count), key=lambda node: (-first.get(node, 0), node))
@@ -161,7 +166,7 @@ def _placed(
 
 
 def _times(gang: Gang, resources: Resources) -> int:
-    """Return how many workers of the gang these resources hold."""
+    """Return how many workers of the gang fit into these resources."""
     fits = (int((resources.get(name, 0.0) + _TINY) / amount) for name, amount in gang.bundle)
     return max(0, min(fits, default=gang.workers))
 
@@ -179,7 +184,7 @@ def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A group that could end to make room. name: its segment. ending: whether it has been asked to."""
+    """A group that could end to make room. name: its segment. ending: whether it has already been asked to end."""
 
     name: str
     experiment: str
@@ -192,7 +197,10 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return the smallest set of candidates that makes room for the gang, preferring early ones; None if all are not enough."""
+    """Return candidates that have to end to make room for the gang, and no more than necessary. Prefer early candidates.
+
+    Return None if even all candidates together do not make enough room.
+    """
     room, chosen = room.copy(), list[Running]()
     for one in candidates:
         room.take(one.gang, one.nodes, -1)
@@ -240,7 +248,7 @@ class Shares:
         self.holdings: dict[Hashable, Holding] = {}
 
     def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
-        """Set the resources of the living nodes, and what others use of them."""
+        """Set the resources of the live nodes, and how much of them other programs use."""
         self.room = Room(nodes, elsewhere)
         self._sums = self.room.sums()
         for holding in self.holdings.values():
@@ -273,7 +281,7 @@ class Shares:
     def make_room(
         self, claims: Iterable[Claim], running: Collection[Running], now: float, *, after_s: float = EQUAL_AFTER_S
     ) -> tuple[Claim, list[Running]] | None:
-        """Return the first claim for which groups of other experiments should end, with these groups; None if there is none.
+        """Return the first claim for which groups of other experiments should end, and these groups; None if there is none.
 
         Groups of a lower priority end for a claim of a higher priority. At equal priority, a group ends only for an
         experiment that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger
@@ -284,7 +292,7 @@ class Shares:
             claims: the waiting claims. A claim that fits, or that would not fit even if other groups ended, is skipped.
             running: groups that can end without losing work. Those that are ending already have `ending` set.
             now: the time.
-            after_s: see above.
+            after_s: seconds that a claim waits before groups of equal priority end for it.
         """
         room = self.room.copy()
         for one in running:
@@ -353,7 +361,7 @@ class Shares:
         A pending claim is served only with an idle group, because Ray is already trying to place a new one.
 
         Args:
-            claims: at most one for each experiment, plus a pending one.
+            claims: at most one claim for each experiment, and in addition the pending claims.
             now: the time.
             reserve_after_s: seconds that a claim waits before it gets a reservation.
             warm: experiment -> nodes of idle groups that its claim can use. They are used first.

@@ -1,7 +1,7 @@
-"""Find the process for a segment on this machine, without Ray: a warm one, one that was started ahead, or a new one.
+"""Find a process for each segment on this machine, without Ray. The process is warm, was started in advance, or is new.
 
-It replaces `tuner.trials.groups.pool` for the local executor. A group is one process here. CPUs are counted, not
-enforced; a segment waits if it needs more CPUs than are free.
+This module replaces `tuner.trials.groups.pool` for the local executor. Here, a group is a single process. CPUs are counted
+but not enforced: a segment waits if it needs more CPUs than are free.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.usercode.pickling import dumps
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 0.5  # seconds after which a wait is reported as waiting
+_PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
 _HELPERS = 2  # processes for model fits and heavy searchers
 MEMORY = 0.95
 """The share of the machine's (or container's) memory above which the newest trial is killed, as in Ray."""
@@ -42,7 +42,7 @@ class _Waiter:
     launch: Launch
     key: Key
     since: float
-    turn: asyncio.Future[Group | None]  # a warm group, or None: it may start a process
+    turn: asyncio.Future[Group | None]  # resolves to a warm group, or None if the segment may start a process
 
     @property
     def cpus(self) -> float:
@@ -64,12 +64,12 @@ class _Helper:
 
 
 class LocalPool:
-    """Groups of one process each on this machine. Use it in one event loop.
+    """Manages groups on this machine, each of one process. All calls must come from the same event loop.
 
     Args:
-        cpus: how many CPUs all groups together may hold.
+        cpus: the number of CPUs that all groups together can hold.
         address: the address at which the driver listens for reports and all other requests of ranks.
-        server: forks the processes, and may have forked some ahead. If it has ended, a new one is started.
+        server: forks the processes, and may have forked some in advance. If the server has ended, a new one is started.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
         standing: returns the priority and the weight of an experiment.
@@ -96,7 +96,7 @@ class LocalPool:
         self._waiting: list[_Waiter] = []
         self._held: dict[Group, Launch] = {}
         self._idle: list[_Idle] = []  # the longest idle first
-        self._fresh: list[LocalRank] = []  # processes that nothing has used yet
+        self._fresh: list[LocalRank] = []  # processes that have run nothing yet
         self._helpers: list[_Helper] = []
         self._helper_free = asyncio.Condition()
         self._background: set[asyncio.Future[Any]] = set()
@@ -112,11 +112,11 @@ class LocalPool:
     # -- a group for a segment
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group for the launch, and whether it is warm. May be cancelled.
+        """Return a group for the launch, and whether the group is warm. The call can be cancelled.
 
         Raises:
             LostAtStart: the process died while it was started.
-            PlacementError: this machine can never hold it.
+            PlacementError: this machine can never run such a trial.
         """
         if reason := too_large(launch.scaling, self.cpus):
             raise PlacementError(f"this machine can never run {demand(launch)}: {reason}")
@@ -239,7 +239,7 @@ class LocalPool:
             ended.add_done_callback(lambda done: self._freed(_cpus(launch)))
             if not self._closed and not self._fresh:
                 with contextlib.suppress(RankLost):
-                    self._fresh.append(self._process())  # so that the next trial does not wait for it
+                    self._fresh.append(self._process())  # so that the next trial does not wait for a new process
             return ended
         group.actors[0].reset.remote()
         self._keep(group)
@@ -274,7 +274,7 @@ class LocalPool:
     # -- functions of the driver
 
     async def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Any:
-        """Return the value of a pure function, computed in a helper process. If the process dies, another one tries again."""
+        """Compute the value of a pure function in a helper process. If the process dies, another process tries again."""
         work = list(sys_path), dumps((function, args))
         for last in (False, False, True):
             helper = await self._helper()
@@ -312,7 +312,7 @@ class LocalPool:
         return await asyncio.to_thread(function, *args)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Do nothing: there are only few idle processes."""
+        """Do nothing, because there are only a few idle processes."""
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
@@ -351,14 +351,14 @@ class LocalPool:
         return held / self.cpus if self.cpus else 0.0
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return no segments: here, no segment has to end for another experiment."""
+        """Return an empty list, because on this machine no segment has to end for another experiment."""
         return []
 
     def forget(self, experiment: str) -> None:
         """Do nothing: shares depend only on the current groups."""
 
     async def rest(self, keep: bool) -> None:
-        """End the helper processes and, unless `keep`, the idle ones. Return once they have ended."""
+        """End the helper processes, and the idle processes unless `keep` is true. Return once they have ended."""
         helpers, self._helpers = self._helpers, []
         ending: list[asyncio.Future[None]] = [asyncio.ensure_future(_gone([one.rank for one in helpers]))]
         if not keep:

@@ -42,7 +42,7 @@ class Logs(Protocol):
         Args:
             segment_id: the segment that has ended.
             files: the log files of its ranks.
-            gone: returns once the processes of the ranks have ended; None if they stay for another segment.
+            gone: completes once the processes of the ranks have ended; None if they are kept for another segment.
         """
 
 
@@ -54,7 +54,7 @@ class GroupPool(Protocol):
         """Return how many warm groups are kept."""
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
+        """Return a group of the kind that the launch needs, and whether the group is warm. The call can be cancelled.
 
         Raises:
             NoRoom: no resources became free in time.
@@ -72,7 +72,7 @@ class GroupPool(Protocol):
         """Run one of the functions of `nodes` on a node."""
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
+        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
         """End the idle groups that are not among the newest `count` of this kind."""
@@ -84,13 +84,13 @@ class GroupPool(Protocol):
         """Wait until the groups that are being ended are gone."""
 
     def held(self) -> list[HeldGroup]:
-        """Return the groups that have room now, the oldest first."""
+        """Return the groups that hold resources, oldest first."""
 
     def waiting(self) -> list[WaitingGroup]:
         """Return the groups that wait, in the order in which they will be served."""
 
     def share(self, experiment: str) -> float:
-        """Return the largest part of any resource that the experiment holds."""
+        """Return the largest fraction of any resource that the experiment holds."""
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end for other experiments."""
@@ -104,7 +104,7 @@ class GroupManager:
 
     Args:
         pool: finds a group for each segment.
-        logs: told about the end of each segment.
+        logs: is told about the end of each segment.
     """
 
     def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
@@ -138,12 +138,12 @@ class GroupManager:
                     task.cancel()
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """Make all ranks wait for a verdict at the same report, the next one that none of them has begun.
+        """Make all ranks wait for a verdict at the same report. It is the next report that no rank has begun.
 
-        A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if it
-        has not ended after `limits.stop_grace_s`, counted from now even if its ranks are still starting. Other actions
-        wait for the next report, because the training up to it would be lost otherwise. A "stop" waits longer while a
-        last checkpoint is being saved. A "kill" ends the group at once.
+        A segment whose ranks have not been placed yet ends at once. A "kill" ends the group at once. After "stop" or
+        "cancel", the group is killed if it does not end within `limits.stop_grace_s`, counted from now even if its ranks
+        are still starting. After "stop", the group gets more time while it saves a last checkpoint. All other actions
+        wait for the next report, because the training up to that report would be lost otherwise.
         """
         running = self._running.get(segment_id)
         if running is None:
@@ -173,11 +173,11 @@ class GroupManager:
             running.end("failed", reason)
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
+        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End idle groups that will not be used: those of other kinds, and those of this kind above `count`."""
+        """End idle groups that will not be used: groups of other kinds, and groups of this kind in excess of `count`."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
@@ -189,7 +189,7 @@ class GroupManager:
         await self._pool.close()
 
     def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
-        """Return the groups that have room now, the oldest first, each with its ranks."""
+        """Return the groups that hold resources, oldest first, each with its ranks."""
         found = []
         for held in self._pool.held():
             running = self._running.get(held.segment_id)
@@ -202,11 +202,11 @@ class GroupManager:
         return self._pool.waiting()
 
     def share(self, experiment: str) -> float:
-        """Return the largest part of any resource of the cluster that the experiment holds."""
+        """Return the largest fraction of any resource of the cluster that the experiment holds."""
         return self._pool.share(experiment)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end for other experiments, see `Pool.make_room`."""
+        """Return the segments that should end for other experiments. See `Pool.make_room`."""
         return self._pool.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
@@ -214,7 +214,7 @@ class GroupManager:
         self._pool.forget(experiment)
 
     async def settle(self) -> None:
-        """Wait until groups that are being ended are gone."""
+        """Wait until the groups that are being ended are gone."""
         await self._pool.settle()
 
     def stats(self) -> dict[str, int]:
@@ -223,25 +223,25 @@ class GroupManager:
         return {"running": training, "waiting": len(self._running) - training, "idle": self._pool.idle}
 
     def training(self) -> list[str]:
-        """Return the ids of the segments whose ranks train now."""
+        """Return the ids of the segments whose ranks are training."""
         return [name for name, running in self._running.items() if running.training]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return rank -> its current Python stacks, or a note that the rank cannot answer."""
+        """Return, by rank, the current Python stacks or a note that the rank cannot answer."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return rank -> its current CPU seconds, memory and GPU memory, for the ranks that answer."""
+        """Return, for each rank that answers, its CPU seconds, memory and GPU memory."""
         running = self._running.get(segment_id)
         answers = await running.ask("usage") if running is not None else {}
         return {str(rank): found for rank, found in answers.items() if isinstance(found, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> its current resource usage, for the ranks that train and answer in time.
+        """Return the current resource usage as segment -> rank -> usage, for ranks that train and answer in time.
 
-        A rank that has not answered an earlier question is not asked again, because questions to a rank that hangs in C
-        code would pile up.
+        A rank that has not answered an earlier request is not asked again. Otherwise the requests to a rank that hangs
+        in C code would pile up.
         """
         asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
         for running in asked:
@@ -294,7 +294,7 @@ class GroupManager:
                 running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Send the requests to prepare and to train to all ranks at once. Return references to both answers of each rank."""
+        """Ask all ranks to prepare and then to train. Return references to the answers to both requests, by rank."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
@@ -332,8 +332,9 @@ def _placement(group: Group) -> Mapping[str, Any]:
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
     """Return whether the worker can be reused after this failure.
 
-    It can after a Python exception before the first report, if it is the only rank (no other rank may wait for it) and
-    has no GPU (whose context the error may have broken). The clean-up of the process still has to succeed.
+    It can be reused after a Python exception before the first report, if two conditions hold. It must be the only rank,
+    since another rank might wait for it. It must have no GPU, since the error may have broken the GPU's context. The
+    clean-up of the process still has to succeed.
     """
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
@@ -342,7 +343,7 @@ def _only_raised(outcome: Outcome, launch: Launch) -> bool:
 
 
 def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
-    """Return rank -> the usage that has arrived, and take it out of `measuring`."""
+    """Return the measurements that have arrived as rank -> usage, and remove them from `measuring`."""
     done = {rank: task for rank, task in running.measuring.items() if task.done()}
     for rank in done:
         del running.measuring[rank]
@@ -350,6 +351,6 @@ def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Ignore an error, because the watch of the segment also notices that the rank has ended."""
+    """Ignore an error of the task. If the rank has ended, the watch of the segment notices it too."""
     if not task.cancelled():
         task.exception()

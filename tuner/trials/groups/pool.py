@@ -1,4 +1,4 @@
-"""The pool of worker groups: find a group for each segment, warm or new.
+"""The pool of worker groups, which finds a warm or new group for each segment.
 
 `admission` decides whose turn it is, `warm` keeps idle groups, and `builder` builds and ends groups.
 """
@@ -47,13 +47,15 @@ class Pool:
     Args:
         driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
-        autoscaling: whether the cluster may still grow. Then a group that does not fit now waits instead of being refused.
+        autoscaling: whether the cluster may still grow. If so, a group that does not fit yet waits instead of being
+            refused.
         idle_timeout_s: how long a warm group is kept for another trial.
-        report_address: where the driver listens for reports; None if they can only go through Ray.
-        reserve_after_s: after a group has waited this long, free resources on its nodes are reserved for it.
+        report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        reserve_after_s: if a group has waited for this many seconds, free resources on its nodes are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
-        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+        preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
+            experiment.
     """
 
     def __init__(
@@ -98,10 +100,10 @@ class Pool:
         return len(self._warm.idle)
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
+        """Return a group of the kind that the launch needs, and whether the group is warm. The call can be cancelled.
 
         Raises:
-            NoRoom: it was this group's turn, but others held the resources for `limits.placement_timeout_s`.
+            NoRoom: it was this group's turn, but other work held the resources for `limits.placement_timeout_s`.
             LostAtStart: the group was placed, but its workers died.
             PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
@@ -149,7 +151,7 @@ class Pool:
         return self._hand_on(group)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end for other experiments, see `Admission.make_room`."""
+        """Return the segments that should end for other experiments. See `Admission.make_room`."""
         return self._admission.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
@@ -161,15 +163,15 @@ class Pool:
         return self._admission.share(experiment)
 
     def held(self) -> list[HeldGroup]:
-        """Return the groups that are used now, the oldest first."""
+        """Return the groups that are in use, oldest first."""
         return self._admission.held()
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the groups that wait: those that Ray has to place first, then the others in the order of their turns."""
+        """Return the waiting groups: first the admitted groups, then the queued groups in the order of their turns."""
         return self._admission.waiting()
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
+        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
         self._idle_all()
         for group in list(self._warm.idle):
             if not keep or any(worker.gpus for worker in group.workers):
@@ -177,7 +179,7 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End idle groups that the only search on this host cannot use: groups of other kinds, and those above `count`.
+        """End the idle groups that the only search on this host cannot use: other kinds, and groups in excess of `count`.
 
         Otherwise other work of the user, such as Ray Data, would have to wait for their resources.
         """
@@ -205,7 +207,7 @@ class Pool:
     # One segment's group
 
     async def _served(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Wait for the waiter's turn, and then for a warm group or its new one."""
+        """Wait for the waiter's turn, and then for a warm group or for the waiter's new group."""
         self._dispatch()
         if not waiter.turn.done():
             if self._looking is None or self._looking.done():
@@ -218,7 +220,7 @@ class Pool:
         return (group, True) if group is not None else await self._built(waiter, waiting)
 
     async def _built(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Build a new group, or take a warm one that becomes free meanwhile, which is faster."""
+        """Build a new group. If a warm group becomes free in the meantime, take that one instead."""
         building, waiter.placed = self._claim_spare(waiter.key) or self._begin(waiter, waiting)
         taken = False
         try:
@@ -241,7 +243,7 @@ class Pool:
         return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Keep a group that is being built for the next trial, because this trial has got a warm group meanwhile."""
+        """Keep an unfinished group for the next trial, because this trial has a warm group by now."""
 
         def built(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -253,7 +255,7 @@ class Pool:
         building.add_done_callback(built)
 
     def _claim_spare(self, key: Key) -> _Building | None:
-        """Take a group of this kind that is being built and that nobody waits for, if there is one."""
+        """Take a spare group of this kind, if there is one: a group that is being built and that no trial waits for."""
         for building, (kind, placed) in self._spares.items():
             if kind == key and not building.done():
                 del self._spares[building]
@@ -270,7 +272,7 @@ class Pool:
         while (found := self._admission.next(now, self._warm.idle[::-1])) is not None:
             waiter, at = found
             idle = self._warm.usable(waiter, at)
-            if waiter.admitted_at is not None:  # Ray has not placed it; now there is a warm group for it
+            if waiter.admitted_at is not None:  # Ray has not placed its group, but now there is a warm group for it
                 assert idle is not None
                 self._use_idle(idle, waiter)
                 waiter.warm.set_result(idle)
@@ -304,12 +306,12 @@ class Pool:
         return None
 
     def _end_turn(self, group: Group) -> None:
-        """Pass on a group that was kept for the experiment that used it."""
+        """Stop keeping a group for the experiment that used it, and give it to the next waiter."""
         if self._warm.drop_kept(group):
             self._hand_on(group)
 
     def _idle_all(self) -> None:
-        """Cancel the spares, and let the groups that are kept for an experiment be idle."""
+        """Cancel the spares, and make the groups idle that are kept for an experiment."""
         for building in self._spares:
             building.cancel()
         for group in self._warm.kept:
@@ -318,18 +320,18 @@ class Pool:
     # The cluster
 
     async def _look(self) -> None:
-        """Dispatch every `_LOOK_S` while a segment waits, because nodes come and go and reservations begin after a time."""
+        """Dispatch every `_LOOK_S` seconds while a segment waits, because nodes join or leave, and reservations begin."""
         while self._admission.queued and not self._closed:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(Exception):  # Ray does not answer for a moment
+            with contextlib.suppress(Exception):  # Ray may not answer for a moment
                 await self._read_nodes()
             try:
                 self._dispatch()
-            except Exception:  # nobody else would look again for those that wait
+            except Exception:  # without this, the waiting groups would never be checked again
                 log.exception("checking the waiting groups failed")
 
     async def _read_nodes(self) -> None:
-        """Read the resources of the nodes and their use by others, unless that was done a moment ago."""
+        """Read the nodes' resources and how much of them other programs use, unless that was done a moment ago."""
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())
@@ -346,12 +348,12 @@ class Pool:
         self._admission.set_nodes(nodes, elsewhere)
 
     def _keys_with_room(self) -> Iterator[Key]:
-        """Yield the key of every group of this pool that holds resources: used, idle, kept for a moment, or still starting."""
+        """Yield the key of each group of this pool that holds resources. It is in use, idle, kept for a moment, or starting."""
         yield from (group.key for group in (*self._admission.launches, *self._warm.idle, *self._warm.kept))
         yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())
 
 
 def _read_nodes() -> dict[str, dict[str, float]]:
-    """Return the resources of every living node."""
+    """Return the resources of every live node."""
     return {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}

@@ -1,4 +1,4 @@
-"""Wait for the ranks of a segment, and find the cause if one fails, hangs or stays behind."""
+"""Wait for the ranks of a segment, and find the cause if a rank fails, hangs or does not leave."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tuner.trials.messages.protocol import NotReusable, Progress, RankError, Ran
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error; a busy machine takes seconds
+_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error; it arrives late on a busy machine
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
-# seconds that all ranks may be silent, since they may be in C code that holds the GIL, or the machine may swap
+# seconds for which no rank has to answer, since all may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0
 
 
@@ -38,7 +38,7 @@ class Watch:
 
     Args:
         run: the segment. While it is watched, it has a group.
-        group: its group.
+        group: the segment's group.
         pool: runs functions on the nodes of the group.
     """
 
@@ -47,16 +47,16 @@ class Watch:
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
-        self._communication: Failure | None = None  # an error that is most likely a consequence of another rank's end
-        self._unresponsive_since: float | None = None  # since when no rank has answered
+        self._communication: Failure | None = None  # an error that another rank's end has most likely caused
+        self._unresponsive_since: float | None = None  # when ranks were first asked that have not answered since
         # Points in time, or None:
-        self._cause_until: float | None = None  # when to stop waiting for what caused the communication error
-        self._leave_until: float | None = None  # when all ranks must have left, since one has
-        self._save_until = 0.0  # when those must have saved their checkpoints
+        self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
+        self._leave_until: float | None = None  # when all ranks must have left, after one rank has left
+        self._save_until = 0.0  # when all ranks must have saved their checkpoints, after one rank has left
         self._check_at: float | None = None  # when to check next that the ranks make progress
 
     async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
-        """Wait until all ranks are about to enter the function, or one of them cannot.
+        """Wait until all ranks are ready to call the training function, or until a rank fails to get ready.
 
         Return None, the failure, or the reason why a warm process cannot be reused.
         """
@@ -85,7 +85,7 @@ class Watch:
             _forget(tasks)
 
     async def until_ended(self, refs: Sequence[Any]) -> Outcome:
-        """Wait until all ranks have ended, or until it is clear that not all will, and return the outcome."""
+        """Wait until all ranks have ended, or until it is clear that some ranks never will. Return the outcome."""
         hang_timeout = self._limits.hang_timeout_s
         self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
         tasks = _tasks(refs)
@@ -128,7 +128,7 @@ class Watch:
             return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
 
     async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
-        """Record how one rank has ended. Return the segment's outcome if it is known now."""
+        """Record how one rank has ended. Return the segment's outcome if it is now known, else None."""
         result = await self._result(task, rank)
         if isinstance(result, Failure):
             return failed(result, self._reports())
@@ -182,9 +182,9 @@ class Watch:
         return max((result.reports for result in self._results.values()), default=0)
 
     async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
-        """Return the rank that most likely delays the others, and the seconds without progress of any rank.
+        """Return the rank that most likely delays the other ranks, and the seconds for which no rank has made progress.
 
-        It is the rank with the fewest reports.
+        It is a rank that does not answer, or else the rank with the fewest reports.
         """
         asked_at = time.monotonic()
         answers = await self._run.ask("progress", ranks)
@@ -196,7 +196,7 @@ class Watch:
         self._unresponsive_since = None
         limit = self._run.saving_s
         excused = [
-            # Rank 0 waits for the driver, however long that takes; the other ranks wait for rank 0.
+            # Rank 0 may wait for the driver for any time, and the other ranks then wait for rank 0.
             (rank == 0 and answer.waiting) or (answer.saving and answer.idle_s < limit)
             for rank, answer in known.items()
         ]
@@ -262,14 +262,14 @@ def failed(failure: Failure, reports: int = 0) -> Outcome:
 def _ready_s(launch: Launch) -> float:
     maybe_elsewhere = (
         launch.checkpoint is not None and launch.checkpoint.node is not None
-    )  # the checkpoint then has to be copied
+    )  # if it is on another node, it has to be copied
     return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 
 def _peer_lost(communication: Failure) -> Failure:
-    """Replace an error that is only a consequence by the failure `peer_lost`.
+    """Turn a communication error whose cause is unknown into the failure `peer_lost`.
 
-    The original cause is unknown: a rank or its connection was lost, which is not an error of the user's code.
+    A rank or its connection was lost, which is not an error of the user's code.
     """
     return dataclasses.replace(communication, kind="system", cause="peer_lost")
 
@@ -279,7 +279,7 @@ def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
 
 
 def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
-    """Drop answers that nobody waits for any more, including errors."""
+    """Drop the answers that are no longer needed, including errors."""
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()

@@ -29,19 +29,20 @@ class RayStrategy(Flavoured):
     Args:
         num_workers: the number of ranks, on as many nodes as necessary. The Trainer's `devices` and `num_nodes`
             are ignored.
-        use_gpu: one GPU for each worker. The script's machine needs none; do not set the Trainer's `accelerator`.
+        use_gpu: gives each worker one GPU. The script's machine does not need a GPU. Do not set the Trainer's
+            `accelerator`.
         resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
-        backend: of torch.distributed; "auto" is nccl with a GPU for each worker, else gloo.
+        backend: the backend of torch.distributed. "auto" is nccl if each worker has a GPU, else gloo.
         ray_address: a Ray cluster; default: RAY_ADDRESS, else a private Ray on this machine. If the script is already
             connected to Ray, that cluster is used.
         runtime_env: Ray's runtime environment of the workers.
-        autoscaling: True if the cluster may grow. Then wait up to `placement_timeout_s` for resources that it does not
-            have now.
-        placement_timeout_s: how long to wait for resources.
-        keep_workers_s: seconds for which the processes are kept for the next call.
+        autoscaling: True if the cluster may grow. Then the call waits up to `placement_timeout_s` for resources that the
+            cluster does not have yet.
+        placement_timeout_s: how many seconds to wait for resources.
+        keep_workers_s: how many seconds the processes are kept for the next call.
         lightning: "lightning.pytorch" or "pytorch_lightning", if a script imports both.
-        options: those of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
+        options: options of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
 
     Raises:
         PlacementError: the cluster cannot hold the workers.
@@ -102,9 +103,9 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """Do not report this error to the callbacks here.
+        """Do not report this error to the callbacks in the script.
 
-        It was reported to those on the ranks, which may have had state to save.
+        It was already reported to the callbacks on the ranks, which may have had state to save.
         """
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
@@ -124,8 +125,10 @@ class RayFSDPStrategy(RayStrategy):
     """Lightning's FSDP strategy on the workers of a Ray cluster.
 
     The arguments are those of `RayStrategy`; `options` are FSDPStrategy's. The whole model is gathered on rank 0 when
-    training ends, and returned to the script. Raise SpecError without GPUs: torch supports this FSDP only on
-    accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs too.
+    training ends, and returned to the script.
+
+    torch supports this version of FSDP only on accelerators: without `use_gpu`, the constructor raises SpecError.
+    `RayModelParallelStrategy` (FSDP2) works on CPUs too.
     """
 
     base: ClassVar[str] = "pytorch:strategies.FSDPStrategy"
@@ -140,9 +143,9 @@ class RayModelParallelStrategy(RayStrategy):
     """Lightning's strategy for FSDP2 and tensor parallelism on the workers of a Ray cluster.
 
     The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and
-    ``["tensor_parallel"]``. All workers are data-parallel unless `data_parallel_size` and `tensor_parallel_size` say
-    otherwise. The whole model is gathered on rank 0 when training ends, and returned to the script if its layers
-    exist there.
+    ``["tensor_parallel"]``. By default all workers are data-parallel; `data_parallel_size` and `tensor_parallel_size`
+    change this. The whole model is gathered on rank 0 when training ends. Its weights are returned to the script for
+    the layers that exist there.
     """
 
     base: ClassVar[str] = "pytorch:strategies.ModelParallelStrategy"
@@ -160,7 +163,7 @@ class RayModelParallelStrategy(RayStrategy):
 
 
 def _count_as_strategy() -> None:
-    """Make the class pass LightningCLI's check for a Strategy, which happens before it is instantiated."""
+    """Make the class pass LightningCLI's check for a Strategy, which happens before the class is instantiated."""
     for flavour in FLAVOURS:
         if flavour.pytorch in sys.modules:
             flavour.find("pytorch:strategies.Strategy").register(RayStrategy)
@@ -170,7 +173,7 @@ _count_as_strategy()
 
 
 class CUDAElsewhere(Flavoured):
-    """Lightning's CUDA accelerator on a machine without one, for a Trainer that trains on another machine."""
+    """Lightning's CUDA accelerator on a machine without a GPU, for a Trainer that trains on another machine."""
 
     base: ClassVar[str] = "pytorch:accelerators.CUDAAccelerator"
 
@@ -192,7 +195,7 @@ class CUDAElsewhere(Flavoured):
 
 
 class Launcher(Flavoured):
-    """Lightning's interface for starting processes: runs the Trainer's method on a group of `Workers`."""
+    """Implements Lightning's interface for starting processes. It runs the Trainer's method on a group of `Workers`."""
 
     base: ClassVar[str] = "pytorch:strategies.launchers.launcher._Launcher"
 
@@ -268,7 +271,7 @@ class _Job:
 class _KeepWeights:
     """Keeps the weights at the end of training.
 
-    Unsharded weights are collected after training, sharded ones before their strategy is torn down.
+    Unsharded weights are collected after training, and sharded weights before their strategy is torn down.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -359,7 +362,7 @@ def _culprits(job: _Job) -> list[str]:
 
 
 def _fetch_checkpoints(trainer: Any, workers: Any) -> None:
-    """Copy checkpoint files that callbacks name from the disk of another machine to this one."""
+    """Copy the checkpoint files that callbacks name to this machine, if they exist only on another machine."""
     for callback in trainer.checkpoint_callbacks:
         paths = {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
         for path in paths | set(getattr(callback, "best_k_models", ())):

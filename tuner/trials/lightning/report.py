@@ -1,9 +1,9 @@
 """The callback that reports, saves, stops and continues a Lightning trial.
 
-A report belongs to a validation, or to the end of a training epoch. If possible it is made between epochs: after the
-hooks of all callbacks, when EarlyStopping, ModelCheckpoint and the learning-rate schedules are done. A checkpoint
-taken there equals one of a run that was never interrupted. Lightning's own restart in the middle of an epoch's end
-skips a step of a plateau scheduler, and fails in EarlyStopping.
+A report belongs to a validation, or to the end of a training epoch. If possible, it is made between epochs, after the
+hooks of all callbacks. By then EarlyStopping, ModelCheckpoint and the learning-rate schedules are done. So training that
+continues from a checkpoint of such a report equals training without an interruption. If Lightning itself restarts in the
+middle of an epoch's end, it skips a step of a plateau scheduler and fails in EarlyStopping.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _KEY = "tuner"  # in Lightning's checkpoint
 class ReportCallback(Flavoured):
     """Reports the metrics that the module has logged, with a checkpoint if one is due. Outside a trial, it does nothing.
 
-    A trial of one rank needs nothing else: `fit` automatically continues from the trial's checkpoint. Trials of several
-    ranks also need `tuner.lightning.prepare_trainer`. Every rank reports equally often, and the metrics of rank 0
-    count: log with ``sync_dist=True`` to average them.
+    A trial with one rank needs nothing else: `fit` automatically continues from the trial's checkpoint. A trial with
+    several ranks also needs `tuner.lightning.prepare_trainer`. Every rank reports equally often. Only the metrics of
+    rank 0 count; log with ``sync_dist=True`` to average the metrics of all ranks.
 
     Args:
-        metrics: which logged metrics to report: a name, a list of names, or {reported name: logged name}. None:
-            everything in `trainer.callback_metrics`, and `epoch`, which counts from 0.
+        metrics: the logged metrics to report: a name, a list of names, or {reported name: logged name}. If it is None,
+            everything in `trainer.callback_metrics` is reported, and `epoch`, which counts from 0.
         on: "validation_end" (not the sanity check), "train_epoch_end" or "train_batch_end", or several of these.
             The end of an epoch is reported once, between that epoch and the next, including the training metrics of the
-            epoch. If several moments are given, the more frequent ones begin to report once the objective has been
-            logged, or after the first of the rarest. Then metrics of a validation are reported once, and not again with
-            every batch.
+            epoch. If several moments are given, the more frequent moments are not reported until the objective has been
+            logged, or until the rarest moment has come for the first time. The metrics of a validation are then reported
+            once, not again with every batch.
         checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in
             `checkpoint.ckpt`. A function ``save(trainer, folder)`` saves something else; it is called on every
             rank, each with its own folder, and you have to restore it yourself. False: trials cannot be
@@ -78,9 +78,9 @@ class ReportCallback(Flavoured):
         self._due = False
         self._begun = False  # reports no longer wait for the objective
         self._held_back = False  # whether a report has waited
-        self._trained: dict[str, float] = {}  # what was logged before a validation
-        self._validated: dict[str, float] = {}  # what validations have logged
-        self._stale = True  # whether these have been reported
+        self._trained: dict[str, float] = {}  # the metrics that were logged before a validation
+        self._validated: dict[str, float] = {}  # the metrics that the latest validation has logged
+        self._stale = True  # whether these metrics have been reported
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
@@ -98,9 +98,9 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Make this `fit` restore the trial's checkpoint, unless `ckpt_path` was passed.
+        """Make this call of `fit` restore the trial's checkpoint, unless `ckpt_path` was passed.
 
-        Lightning chooses its path before it calls any hook, and loads the file after `setup`.
+        Lightning chooses the checkpoint's path before it calls any hook, and loads the file after `setup`.
         """
         if running.checkpoint is None or running.count or self.checkpoint is not True:
             return
@@ -170,7 +170,7 @@ class ReportCallback(Flavoured):
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._held_back and not self._begun:  # the objective was never logged: the error then shows what was
+        if self._held_back and not self._begun:  # the objective was never logged: report now to raise the error
             self._begun = self._due = True
         self._report_if_due(trainer)
 
@@ -216,7 +216,7 @@ class ReportCallback(Flavoured):
         running.report(values, step=trainer.global_step, checkpoint=source)
 
     def _note(self, trainer: Any, moment: str) -> None:
-        """Note that the rarest of the moments has come: if the objective is missing now, it will not come."""
+        """Record that the rarest moment has come. If the objective has not been logged by then, it never will be."""
         possible = (m for m in _MOMENTS if m in self.on and (m != "validation_end" or trainer.enable_validation))
         if moment == next(possible):
             self._begun = True
@@ -277,8 +277,8 @@ class ReportCallback(Flavoured):
 def save_everywhere(trainer: Any, folder: str) -> None:
     """Call `trainer.save_checkpoint` on all ranks. Each rank has its own folder.
 
-    Lightning uses the path of rank 0 on every rank. So on other nodes, the files of a sharded checkpoint are in another
-    folder than that rank's, and are moved there.
+    Lightning uses the path of rank 0 on every rank. So on other nodes, it does not write the files of a sharded
+    checkpoint to the rank's own folder. This function moves them to that folder.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)
@@ -298,7 +298,7 @@ def _schedulers(trainer: Any) -> list[Any]:
 
 
 def _steps_per_epoch(trainer: Any) -> float:
-    """Return the optimizer steps of an epoch, or infinity if a loader does not have a length."""
+    """Return the number of optimizer steps in an epoch, or infinity if a loader does not have a length."""
     batches = float(trainer.num_training_batches)
     return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else batches
 
@@ -317,13 +317,13 @@ def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Mark training that was restored between epochs as not restarting: with `max_steps`, Lightning assumes that it is."""
+    """Mark training that was restored between epochs as not restarting. With `max_steps`, Lightning assumes a restart."""
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 
 
 def _redirect(connector: Any, path: str) -> None:
-    """Let the connector's next `resume_start` load this checkpoint, if it would load none."""
+    """Make the connector's next `resume_start` load this checkpoint, unless it gets the path of another checkpoint."""
     begin = connector.resume_start
     takes_weights_only = "weights_only" in inspect.signature(begin).parameters
 

@@ -1,8 +1,8 @@
 """Return the results of a Trainer on a worker to the Trainer in the script, so that the script sees no difference.
 
 The results are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
-attribute may refer to the trainer, to another callback or to a layer of the model. Such objects exist on both sides, so
-only their names are sent.
+attribute can refer to the trainer, to a callback or to a layer of the model. Such objects exist both in the script and on
+the worker, so only their names are sent.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 class Returned:
     """The results of one rank. Only rank 0 sets more than `results`."""
 
-    results: bytes  # what the Trainer's method returned
+    results: bytes  # the value that the Trainer's method returned
     shards: tuple[int | None, ...] = ()  # batch size of each predict loader that was divided among the ranks
     weights: bytes | None = None
     state: bytes = b""
     metrics: bytes = b""
     loops: bytes = b""
     generators: Any = None  # the states of the random generators, from which the script continues
-    parts: bytes = b""  # one pickle, so that what several of them share stays shared, see `_parts`
+    parts: bytes = b""  # see `_parts`; a single pickle, so that objects that several parts share stay shared
 
 
 def landmarks(trainer: Any) -> dict[str, Any]:
-    """Return name -> object for objects that exist both in the script and on the worker."""
+    """Return, by name, the objects that exist both in the script and on the worker."""
     module = trainer.lightning_module
     found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
     found["profiler"] = trainer.profiler
@@ -57,7 +57,7 @@ def landmarks(trainer: Any) -> dict[str, Any]:
 def collect(
     trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
 ) -> Returned:
-    """Collect the results on a worker after the method has returned. `known`: the `landmarks` from before the method ran."""
+    """Collect the results on a worker after the method has returned. known: the `landmarks` from before the method ran."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
     return Returned(
@@ -75,11 +75,11 @@ def collect(
 
 
 def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
-    """Return the attributes that are sent unchanged, as name of an object -> attribute -> value.
+    """Return the attributes that are sent unchanged, as object name -> attribute -> value.
 
-    "callbacks" has the Trainer's callbacks in order, including those of the module's `configure_callbacks`, which
-    were added on the worker. "layers" has the layers that the module created in `setup` or `configure_model`. It is empty
-    for a sharded module, since each worker has only a part of it.
+    The entry "callbacks" has the Trainer's callbacks in order, including the callbacks of the module's
+    `configure_callbacks`, which were added on the worker. The entry "layers" has the layers that the module created in
+    `setup` or `configure_model`. It is empty if the module is sharded, since each worker then has only a part of it.
     """
     carried = ("callback ", "logger ", "profiler")
     return {
@@ -91,7 +91,7 @@ def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, d
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
-    """Set `trainer` and its model in the script to the state that they would have after training here."""
+    """Set `trainer` and its model in the script to the state that they would have if the script had trained."""
     known = landmarks(trainer)
     module = trainer.lightning_module
     parts = _Unpickler(io.BytesIO(returned.parts), known).load()
@@ -137,17 +137,17 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def _configure(module: Any) -> None:
-    """Create the layers that are otherwise created only where training happens."""
+    """Create in the script the layers that are otherwise created only on the workers."""
     try:
         module.configure_model()
-    except Exception as error:  # it may need the devices of the workers
+    except Exception as error:  # configure_model may need the devices of the workers
         log.warning("configure_model cannot be called here, so not all weights are returned: %s", error)
 
 
 def results_of(returned: Sequence[Returned]) -> Any:
     """Return what the Trainer's method returns in the script.
 
-    That is rank 0's value or, for predictions, those of all ranks in order.
+    That is rank 0's value or, for predictions, the values of all ranks in the order of the data set.
     """
     if not returned[0].shards:
         return _load(returned[0].results)
@@ -163,10 +163,10 @@ def results_of(returned: Sequence[Returned]) -> Any:
 def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
     """Return the predictions of all ranks in the form in which one process returns them.
 
-    Rank r of w predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. Batches of tensors with one row
-    for each sample are taken apart and put together in the order of the data set. Other batches are returned whole,
-    from one rank after another. If the batch size is None, the loader was not divided, and each rank's batches are
-    its own.
+    Rank r of w ranks predicted the samples r, r + w, r + 2w, ... in batches of `batch_size`. If a batch has one row for
+    each sample, its rows are put in the order of the data set. Otherwise the batches stay whole: first the first batch of
+    each rank, then the second batch of each rank, and so on. The batches also stay whole if `batch_size` is None, which
+    means that the loader was not divided among the ranks.
     """
     if batch_size is not None:
         rows = [[row for batch in batches for row in _rows(batch)] for batches in by_rank]
@@ -239,9 +239,9 @@ def _public(module: Any) -> dict[str, Any]:
 
 
 def _new_layers(module: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return path -> layer or parameter for those that are new or were replaced.
+    """Return, by path, the layers and parameters that are new or were replaced.
 
-    A layer includes everything in it.
+    The contents of a returned layer have no entries of their own.
     """
     found: dict[str, Any] = {}
     for path, layer in module.named_modules(remove_duplicate=False):
@@ -266,7 +266,7 @@ def _set_attributes(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def _set_progress(loop: Any, state: Mapping[str, Any], prefix: str = "") -> None:
-    """Restore a loop's progress without making it believe that it restarts, as its `load_state_dict` does."""
+    """Restore a loop's progress. Unlike its `load_state_dict`, do not make the loop believe that it restarts."""
     loop._load_from_state_dict(dict(state), prefix)
     for name, inner in list(vars(loop).items()):
         if hasattr(inner, "_load_from_state_dict") and hasattr(inner, "restarting"):
@@ -327,7 +327,7 @@ class _Unpickler(pickle.Unpickler):
         return self._known[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Load GPU tensors on the CPU, whatever contains them: this machine may have no GPU."""
+        """Load GPU tensors on the CPU, even inside other objects, because this machine may have no GPU."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _load
         return super().find_class(module, name)

@@ -32,12 +32,12 @@ from tuner.trials.runtime.process_stats import oom_kills
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 3.0  # how long to wait for the error behind a communication error
+_ECHO_S = 3.0  # seconds to wait for the error that caused a communication error
 _POLL_S = 0.5
 
 
 class Worker:
-    """One rank. `output` answers while `run` runs."""
+    """One rank. `output` and `read` can be called while `run` runs."""
 
     def __init__(self) -> None:
         self._tee = {"stdout": _Tee(sys.stdout), "stderr": _Tee(sys.stderr)}
@@ -65,7 +65,7 @@ class Worker:
         return int(self._store.port)
 
     def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
-        """Join the process group, run the pickled ``payload(assignment)``, and leave."""
+        """Join the process group, unpickle the payload, call ``payload(assignment)``, and leave the group."""
         import cloudpickle
 
         self._set_environment(assignment, about)
@@ -89,7 +89,7 @@ class Worker:
 
     @ray.method(concurrency_group="control")
     def output(self, wait_s: float) -> list[tuple[str, str]]:
-        """Return what was written since the last call as (stream, text). Wait a little if there is nothing."""
+        """Return the output since the last call as (stream, text). If there is none, wait up to `wait_s` seconds for it."""
         deadline = time.monotonic() + wait_s
         while True:
             found = [(name, text) for name, tee in self._tee.items() if (text := tee.take())]
@@ -140,7 +140,7 @@ class Worker:
 
 
 class Workers:
-    """A group of `Worker`s, formed by the constructor. It runs one payload at a time, and none after a failure."""
+    """A group of `Worker`s, which the constructor starts. It runs one payload at a time, and none after a failure."""
 
     def __init__(
         self,
@@ -231,8 +231,8 @@ class Workers:
             return False
 
     def close(self) -> None:
-        """End the processes and return the resources. Safe to repeat."""
-        with contextlib.suppress(Exception):  # their Ray may be gone
+        """End the processes and free their resources. Repeating the call does nothing."""
+        with contextlib.suppress(Exception):  # their Ray cluster may be gone
             for actor in self._actors:
                 ray.kill(actor)
             remove_placement_group(self._placement)
@@ -254,7 +254,7 @@ _idle_lock = threading.Lock()
 
 
 def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
-    """Return (key, workers): idle workers of the same kind if this process has some, else new ones.
+    """Return (key, workers): idle workers of the same kind if this process has any, else new workers.
 
     Idle workers of other kinds are ended first, because they may hold the needed resources.
     """
@@ -318,8 +318,8 @@ def terminal() -> dict[str, Any]:
 class _Tee(io.TextIOBase):
     """A standard stream that keeps what is written while a listener exists.
 
-    The text is written nowhere else: Ray prints the output of workers if the script has called `ray.init` itself, so it
-    would appear twice.
+    Kept text is written nowhere else. Otherwise it would appear twice if the script has called `ray.init` itself, because
+    Ray then prints the output of workers.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,11 +1,11 @@
-"""Sockets for reports and logs to the driver.
+"""Sockets over which ranks send reports and logs to the driver.
 
-A call of an async Ray actor costs the driver almost a millisecond of CPU time; a message over these sockets costs a
+A call of an async Ray actor costs the driver almost a millisecond of CPU time. A message over these sockets costs a
 tenth of that.
 
-A connection carries the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and a message may be
-repeated. If a connection fails, or the network admits only Ray, this message and all later ones are sent by calls of
-the actor instead. Logs have separate connections, so that reports never wait for them.
+A message has the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and may be repeated. If a connection
+fails, or if the network admits only Ray, calls of the actor replace this message and all later messages. Logs have
+separate connections, so that reports never wait for logs.
 
 Ranks of the local executor have no actor to call. They send all other requests over a third connection (`SocketDriver`).
 """
@@ -57,10 +57,10 @@ class Address:
 
 
 class ReportServer:
-    """The driver's end, in its event loop.
+    """The driver's end of the sockets. It runs in the driver's event loop.
 
-    `take` is called with each batch of reports and returns the answer. `take_logs` is called with pieces of logs and
-    returns once they are stored. `take_call` is called with the name of another request and its arguments.
+    `take` is called with each batch of reports and returns the answer. `take_logs` is called with chunks of logs and
+    returns once they are stored. `take_call` is called for all other requests, with their name and arguments.
     """
 
     def __init__(self, take: Take, take_logs: TakeLogs | None = None, take_call: TakeCall | None = None) -> None:
@@ -70,13 +70,13 @@ class ReportServer:
         self._connections: set[asyncio.Task[Any]] = set()
 
     async def open(self, ip: str) -> Address:
-        """Listen at a free port of this address."""
+        """Listen on a free port of this address."""
         self._server = await asyncio.start_server(self._serve, ip, 0)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port, self._token)
 
     async def close(self) -> None:
-        """Stop listening and close all connections. A sender whose answer is lost repeats its batch."""
+        """Stop listening and close all connections. A sender that gets no answer repeats its batch."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -139,7 +139,7 @@ class ReportServer:
             return pickle.dumps((False, RuntimeError(f"{type(answer[1]).__name__}: {answer[1]}")))
 
     async def _store(self, segment_id: str, chunks: Sequence[LogChunk]) -> bool:
-        """Return True once the chunks are stored, False if they could not be."""
+        """Store the chunks. Return True once they are stored, or False if they could not be stored."""
         if self._take_logs is None:
             return False
         try:
@@ -150,7 +150,7 @@ class ReportServer:
 
 
 class _DriverConnection:
-    """A connection to the driver. It is opened when it is first needed, and not reopened after a failure."""
+    """A connection to the driver. It is opened when it is first needed. After a failure, it is not reopened."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose
@@ -179,7 +179,7 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # so that the loss of the driver's machine is noticed
+                with contextlib.suppress(OSError):  # so that this rank notices the loss of the driver's machine
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
@@ -190,9 +190,9 @@ class _DriverConnection:
 
 
 class ReportClient(_DriverConnection):
-    """Rank 0's end for reports: one connection for each process, from its first report on.
+    """Rank 0's end of the connection for reports. A process opens one connection at its first report.
 
-    `call` sends reports through the actor instead.
+    `call` sends reports through the actor if there is no connection.
     """
 
     def __init__(self, address: Address | None, call: Callable[[str, list[Report]], Answer]) -> None:
@@ -210,9 +210,9 @@ class ReportClient(_DriverConnection):
 
 
 class LogClient(_DriverConnection):
-    """The end of a rank for its log.
+    """A rank's end of the connection for its log.
 
-    `call` sends chunks through the actor instead. Several threads may send at a time.
+    `call` sends chunks through the actor if there is no connection. Several threads can send at the same time.
     """
 
     def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:
@@ -221,7 +221,7 @@ class LogClient(_DriverConnection):
         self._sending = threading.Lock()
 
     def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Send chunks, and return once the driver has stored them. Raise DriverSilent if it could not."""
+        """Send chunks, and return once the driver has stored them. Raise DriverSilent if it could not store them."""
         packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
         with self._sending:
             stored = self._request((segment_id, packed))
@@ -232,7 +232,7 @@ class LogClient(_DriverConnection):
 
 
 class SocketDriver:
-    """The link of a local executor's rank to the driver: a connection that is opened when it is first needed."""
+    """The link from a rank of the local executor to the driver. Its connection is opened when it is first needed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -240,7 +240,7 @@ class SocketDriver:
         self._sending = threading.Lock()
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-        """Send a request and return its answer. An error that the driver raises is raised here.
+        """Send a request and return its answer. If the driver raises an error, raise the same error here.
 
         Raises:
             DriverSilent: there was no connection for `patience_s` seconds.
@@ -262,7 +262,7 @@ class SocketDriver:
         return value
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Return a new copy of a stored object, from its file, which is on this machine or at a URI."""
+        """Load a new copy of a stored object from its file, which is on this machine or at a URI."""
         return stored.load()
 
 

@@ -50,7 +50,7 @@ from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_LAST_SAVE_S = 2.0  # how long a failed rank waits for checkpoints that are being saved
+_LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are being saved
 _TAIL = 50
 
 
@@ -136,11 +136,11 @@ class Rank:
     # -- where it runs
 
     def node(self) -> str | None:
-        """Return the id of the node whose disk this rank has; None if there is only one machine."""
+        """Return the id of the node on which this rank runs; None if there is only one machine."""
         return None
 
     def ip(self) -> str:
-        """Return the address at which other ranks reach this one."""
+        """Return the address at which other ranks reach this rank."""
         return "127.0.0.1"
 
     def gpus(self) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ class Rank:
         return ()
 
     def bring(self) -> Bring | None:
-        """Return the function that moves files here from the disk of another node, if there may be other nodes."""
+        """Return the function that moves files from another node's disk to this node; None if there is only one machine."""
         return None
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
@@ -156,7 +156,7 @@ class Rank:
         return Checkpoint(info.uri, info=info)
 
     def unpacked(self, code: Any) -> bytes:
-        """Return the pickled function from what the driver has sent."""
+        """Return the pickled function, given the code that the driver has sent."""
         assert isinstance(code, bytes)
         return code
 
@@ -179,7 +179,7 @@ class Rank:
         )
 
     def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
-        """Prepare everything for the call of the training function."""
+        """Prepare this process for the call of the training function."""
         capture: Capture | None = None
         try:
             if assignment is not None:
@@ -209,7 +209,7 @@ class Rank:
     def train(self) -> RankResult:
         """Run the training function to its end.
 
-        It runs on a new thread, so that its thread-local data end with that thread.
+        The function runs on a new thread, so that its thread-local data is discarded when the thread ends.
         """
         segment = self._segment
         if segment is None:
@@ -243,7 +243,7 @@ class Rank:
     def hold(self, segment_id: str, interrupt: str) -> int | None:
         """Hold the next report; see `Session.hold`.
 
-        Return None if this process does not run that segment any more.
+        Return None if this process no longer runs that segment.
         """
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
@@ -258,7 +258,7 @@ class Rank:
         if segment is None or segment.ended.is_set():
             return None
         running = segment.session
-        # Before the function is entered, a slow rank does not count as one that hangs.
+        # Before the training function starts, a slow rank does not count as hung.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         waits = running.waiting_for_verdict
         if segment.outbox is not None:  # while the driver cannot commit, waiting ranks do not count as hung
@@ -349,7 +349,7 @@ class Rank:
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:
-                # Fetched here, so that the loss of its node does not count as an error of the user's function.
+                # Fetch it here, so that the loss of the checkpoint's node does not count as an error of the user's function.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
@@ -488,7 +488,7 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Give the function, which is being left, some time for its `finally` blocks."""
+        """Give the function some time to run its `finally` blocks. If it does not end in that time, the segment fails."""
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -570,7 +570,7 @@ class _ChannelPeers:
         self._channel_server.broadcast(("report", self._segment))
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the next announcement. A verdict that has arrived stays for `take`, and so do all messages after it."""
+        """Return the kind of the next message. A verdict stays in the queue for `take`, and so do all messages after it."""
         if self._over:
             return "ended"
         assert self._channel_client is not None
@@ -610,7 +610,7 @@ class _ChannelPeers:
 def _own_process_group() -> None:
     """Make the rank the leader of a process group, so that it can be killed with its child processes.
 
-    Let SIGTERM end it as usual.
+    Also restore the default effect of SIGTERM, which is to end the process.
     """
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
@@ -651,7 +651,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    """Return the traceback without the frames of this package at its beginning."""
+    """Return the traceback without its first frames, which belong to this package."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
@@ -659,7 +659,7 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Add the code's folders to `sys.path`. The ``py_modules`` that were sent with it come first."""
+    """Add the code's folders to `sys.path`, after the ``py_modules`` that were sent with the code."""
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):

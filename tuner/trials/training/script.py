@@ -30,7 +30,7 @@ from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
 
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
-"""A parameter's name in braces. Double braces stand for single ones."""
+"""Matches a parameter's name in braces. A name in double braces stands for the same text in single braces."""
 
 TRIAL_DIR = "trial_dir"
 """A placeholder that every script may use: the rank's own directory."""
@@ -55,8 +55,8 @@ class Script:
     """A script with the arguments of its trials.
 
     path: the path of the script. Workers without that file run `source`. arguments: templates, such as ``--lr`` and
-        ``{lr}``. pattern: a regular expression that finds metrics in stdout; None: the default formats, or none if the
-        script imports tuner. grace_s: seconds that the script has to end after it was told to.
+        ``{lr}``. pattern: a regular expression that finds metrics in stdout. If it is None, lines in the default formats
+        are read, or none if the script imports tuner. grace_s: seconds that the script has to end once it is told to.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Script:
     metric: str
     pattern: str | None = None
     grace_s: float = 10.0
-    imports: tuple[str, ...] = ()  # the modules that it imports; the user's own are sent to a service with it
+    imports: tuple[str, ...] = ()  # the modules that the script imports; the user's own are sent to a service too
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Run the script to its end. Raise ScriptFailed, with the last lines of stderr, if it fails."""
@@ -124,7 +124,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request of the script. Only the training thread uses the connection until it is answered."""
+    """A request of the script. Until the request is answered, only the training thread uses the connection."""
 
     connection: Connection
     request: tuple[Any, ...]
@@ -136,13 +136,13 @@ class _SaveFailed(ValueError):
 
 
 class _Run:
-    """One process of a script. Threads read its messages; the training thread acts on them, in order."""
+    """One process of a script. Several threads read its messages, and the training thread acts on them in order."""
 
     def __init__(self, script: Script, running: Session, folder: str, command: list[str]) -> None:
         self._script, self._session, self._folder, self._command = script, running, folder, command
         self._name = os.path.basename(script.path)
         self._lines = MetricLines(script.metric, script.pattern)
-        # The messages in their order: metrics of a line, a request, or None once the process has ended.
+        # The messages in their order: the metrics of one line, a request, or None once the process has ended.
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
@@ -265,7 +265,7 @@ class _Run:
         return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
 
     def _saver(self, connection: Connection) -> Callable[[str], None]:
-        """Return a function that makes the script fill a directory. It may be called during this report or a later one."""
+        """Return a function that makes the script fill a directory. It can be called during this report or a later report."""
 
         def save(directory: str) -> None:
             try:
@@ -287,7 +287,7 @@ class _Run:
         raise ScriptFailed(f"{self._name} {end}" + (f":\n{said}" if said else f" ({shlex.join(self._command)})"))
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
-        """End the script and all processes that it has started: give it time to end, then send SIGTERM, then SIGKILL."""
+        """End the script and all processes that it has started. If `patient`, wait first; then send SIGTERM, then SIGKILL."""
         if process.poll() is not None:
             return
         grace = self._script.grace_s
@@ -310,7 +310,7 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
-        if self._session.context.world_size == 1:  # else the ranks have met already, at a store that scripts use, too
+        if self._session.context.world_size == 1:  # several ranks already share a store, which their scripts use too
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         return environment
@@ -373,7 +373,7 @@ def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
 
 
 def _lines(source: int) -> Iterator[bytes]:
-    """Yield lines with their line ends. States of a progress bar, which end with a carriage return, are lines too."""
+    """Yield lines with their line ends. Each state of a progress bar is a line too, which ends with a carriage return."""
     rest = b""
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 65536):

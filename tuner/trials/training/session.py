@@ -1,4 +1,6 @@
-"""The session of a trial, which the user's function calls: `report`, `get_checkpoint`, `get_context`, `should_checkpoint`.
+"""The session of a trial, with the functions that user code calls.
+
+These functions are `report`, `get_checkpoint`, `get_context` and `should_checkpoint`.
 
 There is one `Session` for each rank and segment. Milestones are report counts that every rank knows before it reaches
 them, so all ranks wait, continue and leave at the same report without communicating in between.
@@ -49,7 +51,7 @@ class Context:
     node_rank: int
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    start_iteration: int = 0  # the training_iteration of the checkpoint that this run starts from
+    start_iteration: int = 0  # the training_iteration of the checkpoint from which this segment starts
     devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
     resources: Mapping[str, float] = field(default_factory=dict)  # the resources of each rank, for example {"CPU": 1.0}
     log_file: str = ""
@@ -59,7 +61,7 @@ class Context:
         return self.experiment_id
 
     def get_experiment_name(self) -> str:
-        """Return the id of the experiment, which is unique, as Ray's context does."""
+        """Return the id of the experiment, which is unique. Ray's context has a method of this name."""
         return self.experiment_id
 
     def get_trial_id(self) -> str:
@@ -111,7 +113,7 @@ class Reports(Protocol):
 
 
 class Peers(Protocol):
-    """The channel between the ranks of a group. A group with one rank has none."""
+    """The channel between the ranks of a group. A group with a single rank has no channel."""
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
         """Send the verdict for this report to all other ranks. Called by rank 0."""
@@ -151,7 +153,7 @@ class Watch(Protocol):
     def check(self) -> str | None:
         """Check at a report whether there is a mistake.
 
-        Return a message, "" if there is no mistake, or None if that is not known yet.
+        Return a message if there is a mistake, "" if there is none, and None if that is not known yet.
         """
 
 
@@ -183,10 +185,10 @@ class Session:
         self._every = checkpoint_every
         self._at_milestones = milestone_checkpoints
         self._at_end = checkpoint_at_end
-        self._pending: Callable[[str], Any] | None = None  # the newest callable that was not asked
+        self._pending: Callable[[str], Any] | None = None  # the newest reported callable, if it has not been called
         self._saved_at = 0
-        self._offered = 0  # the latest report that came with a callable,
-        self._offers_every = 1  # and the distance to the one before
+        self._offered = 0  # the latest report with a callable
+        self._offers_every = 1  # the number of reports between the last two with a callable
 
         self._gate = threading.Condition()
         self._count = 0
@@ -199,7 +201,7 @@ class Session:
         self.on_leave: Callable[[Verdict], None] | None = None
         self.as_value = False  # the only report is the function's return value
         self.waiting_for_verdict = False
-        self.saving = False  # whether this rank is leaving
+        self.saving = False  # whether this rank is saving a checkpoint before it leaves
         self.progressed_at = time.monotonic()
 
     @property
@@ -220,7 +222,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and store it for the decision log. Ignore an empty one."""
+        """Print a warning, and store it for the decision log. Do nothing if the text is empty."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -280,10 +282,10 @@ class Session:
             self._save(self._pending, self._count, True, at_end=True)
         self._pending = None
 
-    # -- for a script whose lines rank 0 reads: the other ranks report when rank 0 does
+    # -- for a script whose output rank 0 reads: each line with metrics is a report, and the other ranks report at the same time
 
     def announce(self) -> None:
-        """Tell the other ranks that rank 0 reports now. They hear it even if no rank waits at this report."""
+        """Tell the other ranks that rank 0 reports now. They get this message even if no rank waits at this report."""
         if self._reports is not None and self._peers is not None:
             self._peers.announce()
 
@@ -300,11 +302,11 @@ class Session:
         """Keep the next report from beginning until `release`.
 
         Return the latest report that is settled on this rank: the latest one that has begun, or the one after it if
-        `should_checkpoint` has answered for it. If a milestone is larger than these numbers of all ranks, all ranks
-        wait at the same report.
+        `should_checkpoint` has answered for it. If a milestone is larger than the numbers that all ranks return, all
+        ranks wait at the same report.
 
-        A hold has no time limit, because a rank that ended it alone would leave at another report than the others. The
-        caller must release every rank. interrupt: identifies this hold.
+        A hold has no time limit, because a rank that ended its own hold could leave at a different report from the
+        other ranks. The caller must release every rank. interrupt: identifies this hold.
         """
         with self._gate:
             if interrupt not in self._released:  # a release may arrive before its hold
@@ -312,7 +314,7 @@ class Session:
             return max(self._count, self._answered[0])
 
     def release(self, interrupt: str, milestone: int | None) -> None:
-        """End a hold, with a milestone if all ranks have agreed on one. Safe to repeat.
+        """End a hold, and set a milestone if all ranks have agreed on one. Repeating the call does nothing.
 
         Several interrupts may set milestones at the same time; each rank passes all of them.
         """
@@ -404,7 +406,7 @@ class Session:
 def _own_step(step: Any) -> int | None:
     """Return the step as a number that the database can store.
 
-    Raise TypeError or ValueError if it is not one.
+    Raise TypeError or ValueError if the database cannot store it.
     """
     if step is None:
         return None
@@ -430,7 +432,7 @@ def current() -> Session | None:
 
 
 RANK_PROCESS = "_TUNER_RANK_PROCESS"
-"""A variable in the environment of ranks, and so of all processes that a rank starts."""
+"""The name of an environment variable that is set in each rank, and thus in all processes that a rank starts."""
 
 
 @dataclass(slots=True)
@@ -465,17 +467,18 @@ def _inside(name: str) -> Session | script_client.ScriptClient | None:
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
     """Report metrics, and optionally a checkpoint. Every rank must call this, equally often.
 
-    The call returns at once, unless the scheduler decides at this report; then it waits about a millisecond for the
-    decision. If the trial must end, this raises an exception that `except Exception` does not catch.
+    The call returns at once, unless the scheduler decides at this report. In that case, the call waits for the decision,
+    which takes about a millisecond. If the trial must end, the call raises an exception that `except Exception` does not
+    catch.
 
     Outside a trial, for example when you call your function directly to debug it, the metrics are checked and printed
-    in one line. Then a callable is not called, and a directory is not touched.
+    in one line. In that case, a callable is not called, and a directory is not touched.
 
     Args:
         metrics: numbers by name. Nested dicts are flattened with "/". Only the metrics of rank 0 count. A metric
-            that is None is left out, or is NaN if it is the objective.
-        step: your own count of batches or samples. It is stored with the report: `step` in `trial.history`, and the x
-            axis `user_step` in the API's curves.
+            whose value is None is left out; the objective counts as NaN instead.
+        step: your own count of batches or samples. It is stored with the report. In `trial.history` its name is `step`,
+            and in the API's curves it is the x axis `user_step`.
         checkpoint: a directory, or a callable that gets an empty directory and fills it. A directory is moved (if it is
             in the temp directory) or copied before this returns. A callable is called only when a checkpoint is due.
             The directories of several ranks become one checkpoint.
@@ -491,7 +494,7 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint to continue from. None if the trial starts from the beginning, and outside a trial."""
+    """Return the checkpoint to continue from. Return None if the trial starts from the beginning, and outside a trial."""
     running = _inside("get_checkpoint")
     return running.checkpoint if running is not None else None
 
