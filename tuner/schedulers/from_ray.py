@@ -1,7 +1,7 @@
 """Convert schedulers of `ray.tune` to ours, so that a script only has to change its import of `tune`.
 
-Only their attributes are read; Ray is not imported here. Options that have another meaning here are refused with a
-reason.
+Only their attributes are read, and Ray is not imported. Options that have another meaning in our schedulers are refused
+with a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tuner.schedulers.stoppers.from_ray import UsersStopper
 def objective_of(theirs: Any) -> tuple[Any, Any]:
     """Return (metric, mode) of a scheduler or searcher of Ray Tune. Each is None if it was not given.
 
-    For a searcher with several objectives they are lists.
+    For a searcher with several objectives, both are lists.
     """
     if not any(cls.__module__.startswith(("ray.tune.schedulers", "ray.tune.search")) for cls in type(theirs).__mro__):
         return None, None
@@ -51,7 +51,7 @@ def _check_stops_last_trials(theirs: Any) -> None:
 
 
 def _asha(theirs: Any) -> Scheduler:
-    rungs = theirs._brackets[0]._rungs  # the highest first
+    rungs = theirs._brackets[0]._rungs  # highest rung first
     _check_stops_last_trials(theirs)
     return ASHAScheduler(
         theirs._max_t,

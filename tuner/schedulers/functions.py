@@ -1,4 +1,4 @@
-"""Functions of the user that a scheduler or a stopper calls, given by name or pickled.
+"""Refer to functions of the user that a scheduler or a stopper calls, by name or as pickles.
 
 Neither form is loaded before its first call, so a process that must not run user code can check, assemble and fold an
 experiment.
@@ -60,10 +60,10 @@ Unloaded = NamedFunction | PickledFunction
 
 @contextmanager
 def functions_by_name() -> Iterator[set[str]]:
-    """Turn ``"module:name"`` into a `NamedFunction` within this block, and import nothing.
+    """Within this block, read ``"module:name"`` as a `NamedFunction`, and import nothing.
 
     Yields:
-        The set of names that were read so far.
+        The set of names that have been read so far.
     """
     names: set[str] = set()
     token = _met.set(names)
@@ -79,7 +79,7 @@ def import_function(name: str, text: str) -> Callable[..., Any]:
     Within `functions_by_name`, only the form of the name is checked.
 
     Raises:
-        SpecError: the form is wrong, or there is no such function. Its pointer is ``/{name}``.
+        SpecError: the form is wrong, or there is no such function. The error's pointer is ``/{name}``.
     """
     names = _met.get()
     if names is None:
@@ -94,7 +94,7 @@ def imported(name: str, text: str) -> Callable[..., Any]:
     """Import the function named as ``"module:qualified.name"`` now.
 
     Raises:
-        SpecError: it cannot be imported, or it is not a function. Its pointer is ``/{name}``.
+        SpecError: the name cannot be imported, or is not a function. The error's pointer is ``/{name}``.
     """
     module, _, qualname = text.partition(":")
     try:
@@ -112,7 +112,7 @@ def function_name(name: str, function: Any) -> str:
     """Return ``"module:qualified.name"`` of a function that another process can import.
 
     Raises:
-        SpecError: another process cannot import the function. Its pointer is ``/{name}``.
+        SpecError: another process cannot import the function. The error's pointer is ``/{name}``.
     """
     if isinstance(function, NamedFunction):
         return function.text

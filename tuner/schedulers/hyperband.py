@@ -1,4 +1,4 @@
-"""HyperBand, synchronous: brackets of successive halving, from many short trials to few long ones.
+"""Synchronous HyperBand: brackets of successive halving, from many short trials to few long trials.
 
 Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: "Hyperband: A Novel Bandit-Based Approach to Hyperparameter
 Optimization", JMLR 18 (2018), algorithm 1, https://arxiv.org/abs/1603.06560. With R = 81 and eta = 3 its brackets (n,
@@ -35,7 +35,7 @@ RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a bracket: how many trials it begins with, and the level of each of its rounds. The last level is R."""
+    """The shape of a bracket: the number of trials at its beginning, and the level of each round. The last level is R."""
 
     trials: int
     levels: tuple[float, ...]
@@ -46,7 +46,7 @@ class Shape:
 
 
 def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
-    """Return the brackets of one band, the most aggressive first, in exact arithmetic. Levels are floored to integers."""
+    """Return the brackets of one band, the most aggressive first. Levels are computed exactly, then rounded down to integers."""
     R, eta = exact(max_t), Fraction(eta)
     s_max = 0
     while eta ** (s_max + 1) <= R:
@@ -65,12 +65,12 @@ def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
 @dataclass(slots=True)
 class Bracket:
     shape: int  # index into the band
-    size: int  # number of trials that it begins with; fewer than planned if no more could be started
+    size: int  # number of trials at its beginning; fewer than planned if no more could be started
     members: int = 0
     round: int = 0
     awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not reached its level
     arrived: dict[int, float] = field(default_factory=dict)  # trial -> score, in the order of arrival
-    winners: dict[int, str] = field(default_factory=dict)  # paused trial to be resumed -> reason, the best first
+    winners: dict[int, str] = field(default_factory=dict)  # paused trial to be resumed -> reason, best trial first
 
 
 @dataclass(slots=True)
@@ -79,16 +79,16 @@ class HyperBandState:
     home: dict[int, int] = field(default_factory=dict)  # trial that has not ended -> its bracket
     ready: dict[int, None] = field(default_factory=dict)  # brackets that have winners
     losers: dict[int, str] = field(default_factory=dict)  # trial to be stopped -> reason
-    newest: int | None = None  # the trial that reached its level with the latest fact
+    newest: int | None = None  # the trial that reached its level at the latest fact
 
 
 class HyperBandScheduler(Scheduler):
     """Fills one bracket after the other. In each round of a bracket, the best 1/eta of its trials continue and the others stop.
 
     A trial that reaches the level of its round waits, paused, for the other trials of its bracket. Meanwhile its
-    worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more are
-    allowed, a bracket that is not full continues with the trials it has. If a trial fails, the next best one takes its
-    place.
+    worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more trials are
+    allowed, a bracket that is not full continues with the trials that it has. If a trial fails, the next best trial takes
+    its place.
 
     Args:
         max_t: R, at which a trial is completed. None: the experiment's; if that is None too, 81 (the default of Ray
@@ -189,7 +189,7 @@ class HyperBandScheduler(Scheduler):
         state.home[trial] = len(state.brackets) - 1
 
     def _close_if_all_came(self, home: int) -> None:
-        """End the round if all its trials have arrived: the best continue to the next level, and the others are stopped."""
+        """End the round if all its trials have arrived. The best continue to the next level, and the others are stopped."""
         bracket = self.state.brackets[home]
         if bracket.awaited or not bracket.arrived or bracket.members < bracket.size:
             return
@@ -236,9 +236,9 @@ class HyperBandScheduler(Scheduler):
         return self._close_unfilled(trials)
 
     def _close_unfilled(self, trials: Population) -> Resume | None:
-        """Continue the last bracket with the trials that it has, because no more may be started.
+        """Continue the last bracket with the trials that it has, because no more trials may be started.
 
-        Resume the best of them first.
+        Resume the best of these trials first.
         """
         bracket = self.state.brackets[-1] if self.state.brackets else None
         if bracket is None or bracket.awaited or not bracket.arrived or bracket.members >= bracket.size:

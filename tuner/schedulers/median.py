@@ -27,15 +27,15 @@ class TrialMeans:
     """The reports of one trial so far."""
 
     best: float
-    t: float  # the time of its furthest report
-    yielded: float  # the t at which it last gave up its worker group; its start if it never did
+    t: float  # the value of time_attr at its furthest report
+    yielded: float  # the t at which it last gave up its worker group; its start if it has never given it up
     total: float = 0.0  # sum of its scores since the grace period
     count: int = 0
     times: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)  # the running mean at each of `times`
 
     def mean(self, t: float) -> float | None:
-        """Return the running mean of the reports up to and including t, or None if there are none."""
+        """Return the running mean of the reports up to and including t, or None if there are no such reports."""
         place = bisect_right(self.times, t)
         return self.means[place - 1] if place else None
 
@@ -47,26 +47,26 @@ class MedianState:
     means: dict[int, SortedList[float]] = field(
         default_factory=dict
     )  # level -> running means of the trials that reached it
-    set_aside: dict[int, None] = field(default_factory=dict)  # paused by the rule; they run at the end
-    newest: tuple[int, int] | None = None  # (trial, level) at which the latest fact is judged
+    set_aside: dict[int, None] = field(default_factory=dict)  # trials that the rule has paused, which run at the end
+    newest: tuple[int, int] | None = None  # the trial of the latest fact, and the level at which it is judged
 
 
 class MedianStoppingRule(Scheduler):
     """Stops a trial at time t if its best value is strictly worse than the median of the other trials' running means.
 
-    The running means are over the reports up to t, of all other trials that have reached t. t is compared in whole
-    units of time_attr.
+    A running mean is the mean of a trial's reports up to t. It is computed for every other trial that has reached t. Times
+    are compared in whole units of time_attr.
 
     Args:
-        grace_period: no trial is stopped before it, and the means begin there. The default is 1; Ray Tune's is 60
-            (seconds).
-        min_samples_required: how many other trials must have a mean.
+        grace_period: no trial is stopped before this value of time_attr, and the means begin there. The default is 1; Ray
+            Tune's default is 60 (seconds).
+        min_samples_required: a trial is judged only if at least this many other trials have a mean.
         min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long
             gives up its worker group for a waiting trial. None: never. With 0, the default of Ray Tune, trials take
             turns at every report.
-        hard_stop: False pauses trials instead of stopping them. They continue when no new trial may be started.
-        max_t: a trial that reaches it is completed. None: the experiment's.
-        time_attr: must equal the experiment's. None: the experiment's.
+        hard_stop: False pauses trials instead of stopping them. Paused trials continue when no new trial may be started.
+        max_t: a trial that reaches this value is completed. None: the experiment's max_t.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     TYPE = "median"
@@ -133,7 +133,7 @@ class MedianStoppingRule(Scheduler):
         state.newest = (fact.trial, level)
 
     def _open(self, level: int, newcomer: int) -> None:
-        """Add a level at which no trial was judged before, with the means of all trials that have passed it."""
+        """Add a level at which no trial has been judged yet, with the means of all trials that have passed it."""
         insort(self.state.levels, level)
         means: SortedList[float] = SortedList()
         self.state.means[level] = means

@@ -1,8 +1,8 @@
-"""Multi-objective ASHA: at each rung, a trial continues only if it is among the best 1/eta by non-dominated sorting.
+"""Multi-objective ASHA: a trial continues past a rung only if it is among the best 1/eta by non-dominated sorting.
 
 Schmucker, Donini, Zafar, Salinas, Archambeau: "Multi-objective Asynchronous Successive Halving", 2021,
-https://arxiv.org/abs/2106.12639. Trials of one front are ordered by an epsilon-net, so that those that continue are
-spread over the front. The paper promotes trials; this scheduler stops them, like `asha` and like MOASHA of Syne Tune.
+https://arxiv.org/abs/2106.12639. Trials of one front are ordered by an epsilon-net, so that the trials that
+continue are spread over the front. The paper promotes trials; this scheduler stops them, like `asha` and Syne Tune's MOASHA.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MOASHAScheduler(SuccessiveHalving):
     """Asynchronous successive halving for several objectives: at each rung it stops the trials that others dominate.
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Entries
-    are ordered by non-dominated front and, within a front, so that each entry is as far as possible from all earlier
-    ones. A trial with the same values as one of the top continues too. A missing objective counts as the worst value.
+    are ordered by non-dominated front. Within a front, each entry is as far as possible from all earlier entries. A trial
+    with the same values as one of the top trials continues too. A missing objective counts as the worst value.
 
     The options are those of `SuccessiveHalving`.
     """
@@ -54,7 +54,7 @@ class MOASHAScheduler(SuccessiveHalving):
         return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, order, count)}"),)
 
     def _scores(self, trial: Trial) -> tuple[float, ...]:
-        """Return its newest values as scores, in the order of the objectives."""
+        """Return the trial's newest values as scores, in the order of the objectives."""
         found = [
             o.score(trial.last[o.metric]) if o.metric in trial.last else -math.inf for o in self.context.all_objectives
         ]

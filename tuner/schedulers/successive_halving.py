@@ -1,4 +1,4 @@
-"""Asynchronous successive halving: the options, rungs and brackets of ASHA, ASHA with promotion, and MOASHA."""
+"""Asynchronous successive halving: the options, rungs and brackets that ASHA, ASHA with promotion and MOASHA share."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class SuccessiveHalving(Scheduler):
     A subclass enters trials in rungs (`_enter`) and decides about the newest entry (`_judge`). Its state has these fields:
 
     - rungs: bracket -> rung -> its entries
-    - passed: trial -> how many rungs of its bracket it has passed
+    - passed: trial -> the number of rungs of its bracket that it has passed
     - newest: (trial, rung) if the latest fact is an entry in a rung, else None
 
     Args:
-        max_t: a trial that reaches it is completed. There is no rung at it. None: the experiment's.
+        max_t: a trial that reaches this value is completed. No rung is at max_t. None: the experiment's max_t.
         grace_period: the lowest rung, in units of time_attr. No trial is stopped before it.
-        reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials continue.
+        reduction_factor: eta. Each rung is eta times as high as the rung below it, and about 1/eta of its trials continue.
         brackets: the number of brackets. Bracket s starts at grace_period * eta**s. A trial's bracket is drawn at
             random, from the experiment's seed and the trial's number, with weights exp(number of rungs) as in Ray Tune.
-        time_attr: must equal the experiment's. None: the experiment's.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     STATE: ClassVar[type[Any]]
@@ -85,7 +85,7 @@ class SuccessiveHalving(Scheduler):
         return {"type": self.TYPE, **options_of(self)}
 
     def record(self, fact: Fact, trials: Population) -> None:
-        """Enter a report in the rung that it has reached, if the trial was not there before."""
+        """Enter a report in the rung that it has reached, if the trial has not been entered there before."""
         state = self.state
         state.newest = None
         if not isinstance(fact, TrialReported):
@@ -101,7 +101,7 @@ class SuccessiveHalving(Scheduler):
         state.newest = (fact.trial, index)
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        """Complete a trial that has reached max_t, and judge one that has just reached a rung."""
+        """Complete a trial that has reached max_t, and judge a trial that has just reached a rung."""
         if not isinstance(fact, TrialReported):
             return ()
         if self._end is not None and self.at_end(fact.t):
@@ -120,7 +120,7 @@ class SuccessiveHalving(Scheduler):
         raise NotImplementedError
 
     def bracket(self, trial: int) -> int:
-        """Return the bracket of a trial. It never changes."""
+        """Return the bracket of a trial, which never changes."""
         if self.brackets == 1:
             return 0
         place = keyed_seed(self.context.seed, "bracket", trial) / 2**64
@@ -136,9 +136,9 @@ class SuccessiveHalving(Scheduler):
         return self._end is not None and t >= self._end
 
     def new_rung(self, trial: int, t: float) -> int | None:
-        """Return the rung in which a report at time t is entered, or None.
+        """Return the rung in which to enter a report at time t, or None if it is entered in no rung.
 
-        This is the highest rung that it passes, if the trial was not there before.
+        This is the highest rung that the report passes, if the trial has not been entered there before.
         """
         behind = self._levels[self.bracket(trial)].passed(t)
         if behind <= self.state.passed.get(trial, 0) or self.at_end(t):

@@ -5,9 +5,9 @@ https://arxiv.org/abs/2404.16795. A horizon and a goal above the best score so f
 the candidate that is most likely to pass the goal within the horizon.
 
 This module adds two rules. If no started trial has a chance within the horizon, the horizon becomes a full training.
-And in some decisions (`thaw`), the winner is the started trial with the largest expected improvement at the end of a
+In some decisions (`thaw`), the winner is the started trial with the largest expected improvement at the end of a
 full training, so that some trials are trained to the end. A new configuration wins such a decision only if it promises
-far more.
+far more than any started trial.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MAX_STARTED = 150  # number of started trials that a decision compares exactly
 RIVAL = 10  # in a thaw decision, a new configuration must promise this many times the improvement of any started trial
 HOPELESS = math.log(1e-3)  # if no started trial has a greater chance than this, the horizon becomes a full training
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
-QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # if `DecisionInputs.quick`
+QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # used if `DecisionInputs.quick` is true
 AROUND_HINT = 4  # neighbours of each hint that are tried
-FEW = 30  # number of uniform points, if `DecisionInputs.few`
+FEW = 30  # number of uniform points if `DecisionInputs.few` is true
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
 
@@ -46,14 +46,14 @@ class DecisionInputs:
         levels: the levels (l,), in units of time_attr.
         theta: the parameters of the curve model.
         best: the best score so far.
-        started: numbers (m,) of the trials that could continue. Each has results.
+        started: numbers (m,) of the trials that could continue. Each of them has results.
         held: True if the last of `started` is the trial that has just reported.
         waste: the cost of resuming each of `started` (m,), in units of time_attr.
-        running: numbers (r,) of the other trials, which are running.
+        running: numbers (r,) of the other trials that are running.
         start_cost: the cost of starting a new trial, in units of time_attr.
         may_start: True if a new trial is allowed.
         thaw: the share of decisions that compare expected improvements, which usually only started trials win.
-        repeats: the probability of a repeat at each of `novelty.DISTANCES`, or None if no trial has repeated another.
+        repeats: the probability of a repeat at each distance in `novelty.DISTANCES`; None if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
         quick: True to use few results in the model, and fewer attempts to find new configurations.
         earlier: maps encoded configurations to the predictions of earlier experiments; None if there are none.
@@ -86,10 +86,10 @@ class Forecast:
         until: the time of the forecast, in units of time_attr.
         mean: the expected score.
         sd: half the width of the interval of ± one standard deviation around the mean.
-        chance: the probability of passing the goal by then or, in a thaw decision, the expected improvement in units
+        chance: the probability of passing the goal by `until` or, in a thaw decision, the expected improvement in units
             of the score.
-        adjusted: `chance`, reduced for the cost of starting or resuming and, for a new configuration, for its
-            closeness to earlier ones. Candidates are compared by this.
+        adjusted: `chance`, reduced to reflect the cost of starting or resuming and, for a new configuration, its
+            closeness to earlier configurations. Candidates are compared by this value.
     """
 
     until: float
@@ -101,17 +101,17 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The candidate that trains next, and the candidates that it was compared with.
+    """The candidate that trains next, and the candidates with which it was compared.
 
     Attributes:
-        trial: its number; None for a new configuration, which has a `point`.
+        trial: the number of the trial that trains next; None for a new configuration, which has a `point`.
         point: the realised point (p,) of a new configuration.
-        forecast: its forecast.
+        forecast: the forecast of the winner.
         held: the forecast of the trial that has just reported.
         goal: the score to pass; in a thaw decision, the best score so far.
         thaw: True if candidates were compared by expected improvement.
-        rival: the second best candidate (None for a new configuration) and its forecast; None if there was no other
-            candidate.
+        rival: the number of the second best candidate (None for a new configuration) and its forecast; None if there was
+            no other candidate.
     """
 
     trial: int | None
@@ -144,7 +144,7 @@ class _Draw:
 def choose_next(
     inputs: DecisionInputs, cube: Cube, point: Callable[[int], Floats], generator: np.random.Generator
 ) -> Winner | None:
-    """Return the winner, or None if no trial is started and none may be started.
+    """Return the winner, or None if there is neither a started trial nor permission to start a new one.
 
     Args:
         inputs: the data for the decision.
@@ -164,7 +164,7 @@ def choose_next(
     incumbent = warp.forward(q.best)
     draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
 
-    # Compare only trials whose newest result is in the model, because it would expect too much of the others.
+    # Compare only trials whose newest result is in the model, because the model would expect too much of other trials.
     which = np.flatnonzero(np.isin(q.results.newest[slots], kept))
     if not len(which):
         which = np.argsort(-q.results.best[slots], kind="stable")[:MAX_STARTED]
@@ -200,7 +200,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return the `count` best indices, ascending. A held trial has the last index, and is always included."""
+    """Return the `count` best indices, in ascending order. A held trial has the last index, and is always included."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1
@@ -218,7 +218,7 @@ def _best_started(
     now, following = q.levels[reached], q.levels[np.minimum(reached + 1, last)]
     until = np.minimum(now + draw.horizon, q.levels[-1])
     mean, sd = posterior.of_trials(rows, tau(q.levels, until))
-    # The cost is compared with the training that is certain to follow, up to the next level.
+    # Compare the cost with the training that is certain to follow, which lasts until the next level.
     scores = draw.score(mean, sd)
     values = scores - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
 
@@ -254,11 +254,12 @@ def _best_new(
     generator: np.random.Generator,
     stay: Winner | None,
 ) -> tuple[Winner | None, float]:
-    """Return the best new configuration and the logarithm of its adjusted chance, or None if none is left.
+    """Return the best new configuration and the logarithm of its adjusted chance. The first is None if none is left.
 
-    Candidates are scattered points and neighbours of the best trials, improved by hill climbing; or, if `q.few`, a few
-    uniform points. A candidate is first forecast as if it differed from all earlier configurations. Its chance is then
-    reduced if it is close to an earlier one, and reduced further by the probability that it repeats that one exactly.
+    If `q.few`, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
+    trials, improved by hill climbing. A candidate is first forecast as if it differed from all earlier configurations. If
+    it is close to an earlier configuration, its chance is then reduced, and reduced further by the probability that it
+    repeats that configuration exactly.
     """
     until = min(draw.horizon, float(q.levels[-1]))
     at = float(tau(q.levels, np.array([until]))[0])
@@ -313,8 +314,8 @@ def _climbed(
 ) -> tuple[Floats, Floats]:
     """Return the ends of hill climbs and their values.
 
-    The climbs begin at the best of these points: scattered ones, neighbours of `top` (the points of the best trials),
-    and `hints` with their neighbours. If `quick`, there are fewer climbs, of two steps each.
+    The climbs begin at the best of these points: scattered points, neighbours of `top` (the points of the best trials),
+    and `hints` with their neighbours. If `quick`, there are fewer climbs, and each has two steps.
     """
     around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))

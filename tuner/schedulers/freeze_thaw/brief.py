@@ -1,7 +1,7 @@
-"""Decisions about very short trials: how many of them the model makes, and the simple rule that makes the others.
+"""Decide about very short trials: choose the share of decisions that the model makes, and make the others by a simple rule.
 
-A decision of the model takes some milliseconds. If there is less training than that between two decisions, the model would cost
-more than the training that it steers. Then it makes only as many decisions as the training pays for.
+A decision of the model takes some milliseconds. If the training between two decisions takes less time than that, the model
+would cost more than the training that it steers. Then it makes only as many decisions as the training pays for.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tuner.schedulers.freeze_thaw.curve_model import Floats
 from tuner.schedulers.freeze_thaw.results import Result
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 
-DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # the seconds of a decision with the model, on a busy machine
-KEEP = 3  # without the model, one of this many trials continues at each level
+DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # seconds that a decision of the model takes on a busy machine
+KEEP = 3  # without the model, one in this many trials continues at each level
 BEST = 5  # half of the new configurations are near one of this many best trials
 STEP = 0.1  # the standard deviation of their distance, in each parameter that differs
 
 
 def share_of_model(between_s: float, trials: int) -> float:
-    """Return the share of the decisions that the model makes, if there is this much training between them, in seconds."""
+    """Return the share of decisions that the model makes. `between_s` is the training between two decisions, in seconds."""
     return min(1.0, between_s / (DECISION_S + DECISION_S_PER_TRIAL * trials))
 
 
 def goes_on(rank: int, entries: int) -> bool:
-    """Return whether a trial with this rank is in the best third, or the best of a few."""
+    """Return whether a trial with this rank is in the best third. If there are few entries, only the best trial is."""
     return rank <= max(1, entries // KEEP)
 
 
 class Standing:
-    """The scores of all levels in order, and the best score of each trial, of a list of results that only grows."""
+    """Holds the sorted scores of each level and the best score of each trial, from a list of results that only grows."""
 
     def __init__(self) -> None:
         self._levels: dict[int, list[float]] = {}
@@ -53,7 +53,7 @@ class Standing:
         return self
 
     def rank(self, trial: int) -> tuple[int, int]:
-        """Return the rank of a trial's newest result among all results at the same level, and how many there are."""
+        """Return the rank of a trial's newest result among all results at the same level, and the number of these results."""
         level, score = self._newest[trial]
         scores = self._levels[level]
         return 1 + len(scores) - bisect_right(scores, score), len(scores)
@@ -64,7 +64,7 @@ class Standing:
 
 
 def near(point: Floats, cube: Cube, tried: Collection[bytes], generator: np.random.Generator) -> Floats | None:
-    """Return a point near another one, or None if those that were drawn have been tried."""
+    """Return an untried point near `point`, or None if all points that were drawn have been tried."""
     for _ in range(10):
         (found,) = cube.perturb(point[None], STEP, generator)
         if key(found) not in tried and key(found) != key(point):

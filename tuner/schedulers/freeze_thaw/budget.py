@@ -11,11 +11,13 @@ from tuner.schedulers.shared.wording import shown
 
 SHARE = 5  # the derived budget is a full training for each SHARE trials,
 LEAST = 3  # but at least this many, or one for each trial if there are fewer
-FINISH_TRIES = 3  # the most trials that are chosen as the leading one, in case one fails or is overtaken
+FINISH_TRIES = (
+    3  # at most this many trials are chosen as the leading trial, in case a leading trial fails or is overtaken
+)
 
 
 def repeated_training(trial: Trial) -> float:
-    """Return how much a paused trial has to train again when it is resumed, in units of time_attr.
+    """Return how much training a paused trial has to repeat when it is resumed, in units of time_attr.
 
     This is the training between its newest checkpoint and its newest report.
     """
@@ -33,8 +35,8 @@ def derived(samples: int) -> float:
 class Budget:
     """The training that all trials together may use, in full trainings of `end` units of time_attr each.
 
-    A part of it is reserved for the leading trial: as much as that trial needs to reach max_t, but at most half of the
-    budget.
+    A part of the budget is reserved for the leading trial: as much as that trial needs to reach max_t, but at most half
+    of the budget.
 
     granted: lower bound of a derived budget, raised when users add trials.
     """
@@ -59,14 +61,14 @@ class Budget:
 
     @property
     def is_derived(self) -> bool:
-        """Return whether the budget is derived from num_samples, because the user gave none."""
+        """Return whether the budget is derived from num_samples, because the user gave no budget."""
         return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
         """Return True if the budget is spent, except for the part that is reserved for the leading trial.
 
-        `spent` is the training so far, in units of time_attr. `finishing` are the trials that have been chosen as the
-        leading one.
+        `spent` is the training so far, in units of time_attr. `finishing` lists the trials that have been chosen as the
+        leading trial.
         """
         if self.total is None:
             return False
@@ -81,8 +83,9 @@ class Budget:
     def leader(self, finishing: Sequence[int], trials: Population) -> int | None:
         """Return the trial to train to max_t before the search ends, or None if the leading trial has reached it.
 
-        The trial with the best score leads; among equal scores, the one that has trained longer. Trials that ended
-        before max_t and trials that a user has paused are ignored. At most FINISH_TRIES trials are chosen.
+        The trial with the best score leads. Among trials with equal scores, the trial that has trained longer leads.
+        Trials that ended before max_t and trials that a user has paused are ignored. At most FINISH_TRIES trials are
+        chosen.
         """
         if not self._finish_best or self.total is None or self.total < 1:
             return None
@@ -104,7 +107,7 @@ class Budget:
         return trial.last_value if self._context.scope == "last" else trial.best_value
 
     def _remaining(self, trial: Trial) -> float:
-        """Return the training that the trial still needs to reach max_t, including what it must repeat."""
+        """Return the training that the trial still needs to reach max_t, including the training that it must repeat."""
         again = 0.0 if trial.state is TrialState.RUNNING else repeated_training(trial)
         return max(0.0, self._end - trial.t) + again
 
@@ -130,6 +133,6 @@ class Budget:
         return f"trained to the end as the leading trial: {best}, and the rest of the budget is reserved for it{start}"
 
     def why_spent(self) -> str:
-        """Return that the budget is spent, in words."""
+        """Return a phrase that says that the budget is spent."""
         trainings = "1 full training" if self.total == 1 else f"{shown(self.total or 0)} full trainings"
         return f"the budget of {trainings} is spent"

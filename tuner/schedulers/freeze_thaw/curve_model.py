@@ -1,4 +1,4 @@
-"""A Gaussian process over configuration × log time, which predicts learning curves and how certain the prediction is.
+"""Predict learning curves, with their uncertainty, by a Gaussian process over configuration × log time.
 
 It follows freeze-thaw Bayesian optimization (Swersky, Snoek and Adams, 2014, section 3), with a stationary kernel over
 time instead of an exponential decay. Results at a few geometric levels are enough, and a decision needs one Cholesky
@@ -14,7 +14,7 @@ and i the trial. The terms are:
 * b: a linear trend over the numeric parameters, of fixed weight. It extends what is known to the corners of the space,
   where optima often lie.
 * e: the predictions of earlier experiments' models for x, one entry for each experiment (`earlier.py`). So the scores
-  may follow those of an earlier experiment, as far as the results so far support it.
+  can follow those of an earlier experiment, to the extent that the results so far support this.
 * c: a short-range term. A near copy of a known configuration is expected to behave like it.
 * s: the individual part of each trial, such as the luck of its seed.
 * g(τ) = exp(γ(τ - 1)), γ >= 0: lets curves fan out. If all curves begin alike, a small early lead is a large final lead.
@@ -62,11 +62,11 @@ def one_thread() -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Results, as rows of the kernel matrix. Rows of one trial share an x, so terms of x are computed once per trial.
+    """The results, as rows of the kernel matrix. Rows of one trial share an x, so terms in x are computed once per trial.
 
     Attributes:
         x: the encoded configurations (trials, q).
-        trial: for each result, the row of x that its trial has (n,).
+        trial: for each result, the row of its trial in x (n,).
         tau: the level of each result (n,), in [0, 1].
     """
 
@@ -118,7 +118,7 @@ def centred(x: Floats, group: Ints) -> Floats:
 
 
 def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
-    """Return the columns (n, r) whose products are the trends: the linear one, and those of earlier experiments."""
+    """Return the columns (n, r) whose products are the trends: the linear trend, and those of earlier experiments."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
 
@@ -138,7 +138,7 @@ class Prior:
     radius: tuple[float, float] = (0.1, 0.5)  # ρ, for a single parameter; √p times this for p parameters
     growth: tuple[float, float] = (0.0, 1.0)  # γ itself, not its logarithm; never below 0
     shortest: float = 0.1
-    reach: float = 4.0  # the greatest distance of a logarithm from its prior median
+    reach: float = 4.0  # the greatest distance between a logarithm and its prior median
 
     def mean(self, dims: int) -> Floats:
         """Return the prior mean of theta for a space of `dims` parameters."""
@@ -287,7 +287,7 @@ class Posterior:
         self._growth = float(theta[-1])
         n = self._real = len(z)
         self._z = z
-        # `rows.x` may include trials without results, which are only predicted. They are not part of the matrix.
+        # `rows.x` may include trials without results, which are only predicted. These trials are not part of the matrix.
         used, self._trial = np.unique(np.concatenate([rows.trial, running]), return_inverse=True)
         self._all, self._column = rows.x, np.full(len(rows.x), -1)
         self._column[used] = np.arange(len(used))
@@ -307,7 +307,7 @@ class Posterior:
         self.amplitude = max(float(z @ self._alpha) / n, 1e-6)
 
     def of_trials(self, trials: Ints, tau: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and standard deviation (m,) of the curves of some trials at tau (m,), without noise.
+        """Return the mean and standard deviation (m,) of some trials' curves at tau (m,), without noise.
 
         `trials` (m,) are rows of `rows.x`.
         """
@@ -329,9 +329,9 @@ class Posterior:
         return self._moments(k, line, np.array([tau]))
 
     def left_out(self) -> Floats:
-        """Return the mean of each result (n,), given only the results of all other trials, in units of z.
+        """Return the mean of each result (n,), in units of z, given only the results of all other trials.
 
-        It is computed from the inverse of the kernel matrix, block by block (Rasmussen and Williams, 2006, section
+        The mean is computed from the inverse of the kernel matrix, block by block (Rasmussen and Williams, 2006, section
         5.4.2).
         """
         n = self._real

@@ -2,12 +2,12 @@
 
 Each earlier experiment gets a curve model. The mean of this model at the end of a full training, as a function of the
 configuration, is its *surrogate*. The model of the current experiment has a trend along each surrogate (`curve_model`),
-of unknown size. So an earlier experiment has as much influence as its predictions of the results so far were right, and
-an unrelated one is soon ignored. This is the linear model of coregionalisation with fixed earlier tasks; compare the
+of unknown size. So the influence of an earlier experiment depends on how well it has predicted the results so far, and
+an unrelated experiment is soon ignored. This is the linear model of coregionalisation with fixed earlier tasks; compare the
 ranking-weighted ensemble of Feurer, Letham and Bakshy, "Scalable Meta-Learning for Bayesian Optimization" (2018).
 
-The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment it has a
-configuration that was good there (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
+The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment, it contains
+a configuration that was good in that experiment (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
-WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
+WEIGHT = 1.0  # the total prior variance of all trends along earlier experiments
 AT_FIRST = 0.7  # the relevance of an earlier experiment before there are results
 SURE_AFTER = 4  # with this many results, the measured relevance has the same weight as AT_FIRST
-MOST_TRIALS = 80  # the most trials of an earlier experiment that are used: the best and the longest ones
+MOST_TRIALS = 80  # at most this many trials of an earlier experiment are used; see `_chosen`
 MOST_ROWS = 240
 CANDIDATES = 8  # the number of best trials of each experiment from which the portfolio is chosen
 PORTFOLIO = 4
@@ -49,7 +49,7 @@ DIGITS = 6
 class EarlierTrial:
     """One trial of an earlier experiment: its params, mapped to the current space, and its score after each report.
 
-    A score that is not finite counts as worse than all others.
+    A score that is not finite counts as worse than all finite scores.
     """
 
     params: Mapping[str, Any]
@@ -62,10 +62,10 @@ class Surrogate:
 
     Attributes:
         x: the encoded configurations of its trials (n, q).
-        weight: the weight of each (n,).
+        weight: the weight of each configuration (n,).
         lengths: the length scale of each column (q,).
         local: the weight of the short-range term.
-        radius: its length.
+        radius: the length scale of the short-range term.
         skill: how well configurations predict the scores of that experiment (0 to 1); see the function `skill`.
     """
 
@@ -88,7 +88,7 @@ class Surrogate:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; `from_json` reads it."""
+        """Return the surrogate as JSON, which `from_json` reads."""
         return {
             "x": np.round(self.x, DIGITS).tolist(),
             "weight": [float(f"{w:.{DIGITS}g}") for w in self.weight],
@@ -117,7 +117,7 @@ class Earlier:
     Attributes:
         surrogates: one for each experiment.
         group: the parameter of each column of an encoded configuration (q,).
-        relevance: the relevance of each (e,), see the function `relevance`; None before there are results.
+        relevance: the relevance of each experiment (e,), see the function `relevance`; None before there are results.
     """
 
     surrogates: Sequence[Surrogate]
@@ -137,12 +137,12 @@ class Earlier:
 def relevance(expected: Floats, z: Floats, level: Floats) -> Floats:
     """Return how well each earlier experiment has predicted the results so far (e,), from 0 to 1.
 
-    This is the correlation of results and predictions, shrunk towards AT_FIRST while there are few results.
+    This is the correlation between results and predictions, shrunk towards AT_FIRST while there are few results.
 
     Args:
         expected: the prediction of each experiment for the trials (n, e).
         z: the newest results of the trials (n,).
-        level: their levels (n,).
+        level: the levels of these results (n,).
     """
     found = np.array([skill(column, z, level) for column in expected.T])
     out: Floats = (SURE_AFTER * AT_FIRST + len(z) * found) / (SURE_AFTER + len(z))
@@ -179,9 +179,9 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
 
 
 def skill(expected: Floats, z: Floats, level: Floats) -> float:
-    """Return the correlation of the results (n,) with the predictions, or 0 if it is negative.
+    """Return the correlation between results and predictions (n,), or 0 if it is negative.
 
-    They are compared within each level only, because results at later levels are better anyway.
+    Results are compared only with results at the same level, because results at later levels are better anyway.
     """
     a, b = expected.copy(), z.copy()
     for one in np.unique(level):
@@ -193,7 +193,7 @@ def skill(expected: Floats, z: Floats, level: Floats) -> float:
 
 
 def _chosen(trials: Sequence[EarlierTrial]) -> list[EarlierTrial]:
-    """Return at most MOST_TRIALS of the trials that reported: half of them the best ones, the rest evenly spaced."""
+    """Return at most MOST_TRIALS of the trials that reported. Half are the best trials, and half are evenly spaced others."""
     known = [trial for trial in trials if trial.scores]
     if len(known) <= MOST_TRIALS:
         return known
@@ -210,7 +210,7 @@ def _best(trial: EarlierTrial) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A configuration of the portfolio, and the indices of the experiments for which it is the best one."""
+    """A configuration of the portfolio, and the indices of the experiments for which it is the best in the portfolio."""
 
     params: Mapping[str, Any]
     covers: tuple[int, ...]
@@ -221,8 +221,8 @@ def portfolio(
 ) -> list[Pick]:
     """Return the configurations to begin with, best first.
 
-    Each configuration is chosen so that, together with the earlier ones, the expected scores of all experiments are
-    closest to their best ones.
+    Each configuration is chosen so that it and the configurations before it, together, come as close as possible to the
+    best expected score of every experiment.
     """
     best = [sorted((t for t in trials if t.scores), key=_best, reverse=True)[:CANDIDATES] for trials in experiments]
     candidates = [trial.params for trials in best for trial in trials]

@@ -1,4 +1,4 @@
-"""The levels at which freeze-thaw decides, and their place on the time axis of the curve model."""
+"""Compute the levels at which freeze-thaw decides, and their positions on the time axis of the curve model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVEL_RATIO = 1.5
 def levels(grace: float, end: float) -> list[float]:
     """Return the levels from `grace` to `end`, each about 1.5 times the one before.
 
-    They are whole if `grace` and `end` are. The last level is `end`, and no other level is close below it.
+    The levels are whole numbers if `grace` and `end` are. The last level is `end`, and no other level is just below it.
     """
     whole = grace.is_integer() and end.is_integer()
     found = []

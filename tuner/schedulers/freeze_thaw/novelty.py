@@ -3,7 +3,7 @@
 The new configuration may be a near copy (`log_apart`) or behave identically (`log_new`). If training code rounds a
 parameter, or takes the nearest value from a list, the space is divided into cells, and all configurations within a cell
 behave identically. The size of the cells is unknown, but every new trial shows whether it repeats the nearest earlier
-one.
+trial.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Novelty:
     def __init__(self) -> None:
         self._points: dict[int, Floats] = {}  # trial -> features
         self._first: list[tuple[int, float | None]] = []
-        self._distance: list[float] = []  # distance of each trial but the first to the nearest earlier one
-        # for each trial but the first, True if it has the same first result as that nearest one
+        self._distance: list[float] = []  # distance from each trial but the first to the nearest earlier trial
+        # for each trial but the first, True if it has the same first result as the nearest earlier trial
         self._same: list[bool] = []
         self._chance: Floats | None = None
         self._count = 0
@@ -54,9 +54,9 @@ class Novelty:
         self._count = len(results)
 
     def chance(self) -> Floats | None:
-        """Return the probability that a configuration repeats the nearest earlier one, at each of DISTANCES.
+        """Return the probability that a configuration repeats the nearest earlier one, for each distance in DISTANCES.
 
-        The probability decreases with the distance. None if no trial has repeated another one yet.
+        The probability never increases with the distance. Return None if no trial has repeated another trial yet.
         """
         if self._chance is None and any(self._same):
             at = np.log(np.maximum(self._distance, DISTANCES[0]))
@@ -67,7 +67,7 @@ class Novelty:
 
 
 def distance_to_nearest(x: Floats, known: Floats) -> Floats:
-    """Return the distances (m,) of the features x (m, q) to the nearest of `known` (k, q)."""
+    """Return the distances (m,) from the features x (m, q) to the nearest of `known` (k, q)."""
     out: Floats = np.sqrt(squared_distances(x, known[-MOST_KNOWN:]).min(1))
     return out
 

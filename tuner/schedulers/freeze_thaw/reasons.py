@@ -1,4 +1,4 @@
-"""Word the reasons of freeze-thaw for pausing, resuming or starting a trial, with the numbers that were compared.
+"""Put into words why freeze-thaw pauses, resumes or starts a trial, with the numbers that were compared.
 
 For example:
 

@@ -1,7 +1,7 @@
 """Find trials whose results equal those of another trial, to the last bit.
 
 If the user's code rounds parameters or ignores some of them, and training is reproducible, two configurations may give
-identical results. Training the second one further would show nothing new.
+identical results. Training the second configuration further would show nothing new.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Repeats:
         self._count = len(results)
 
     def original(self, trial: int) -> int | None:
-        """Return a trial with the same results that has trained for longer, or for as long but started earlier; else None.
+        """Return a trial with the same results that trained longer, or that trained as long and came first; None if none did.
 
-        At least two different results must agree, because a single one may agree by chance, and flat curves often do.
+        At least two different results must agree, because a single result may agree by chance, and flat curves often do.
         """
         curve = self._curves.get(trial, ())
         alike = self._trials.get(curve, [])

@@ -1,4 +1,4 @@
-"""The results at levels, and the selection that the curve model is fitted to."""
+"""Hold the results at levels, and select those to which the curve model is fitted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
 
-MAX_ROWS = 320  # the most results in the model; its cost grows with the cube of their number
+MAX_ROWS = 320  # the maximum number of results in the model, whose cost grows with the cube of this number
 TOP_TRIALS = 40  # this many of the best trials are preferred to other trials
-TOP_RESULTS = 180  # this many earlier results of each of these are preferred
+TOP_RESULTS = 180  # this many earlier results of the best trials are preferred
 
 Result = tuple[int, int, float | None]
 """(trial, level index, score), where the score of a crash is None."""
@@ -22,9 +22,9 @@ Result = tuple[int, int, float | None]
 def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
     """Return the results with other scores for those that violate the constraints.
 
-    Such a result is ranked below 90 % of the results within the constraints, and lower for larger violations. It stays
-    on the scale of the other scores, so that the model can learn where the constraints hold. If no result satisfies the
-    constraints, only the violations are compared.
+    A result that violates the constraints is ranked below 90 % of the results within them, and lower if the violation is
+    larger. It stays on the scale of the other scores, so that the model can learn where the constraints hold. If no result
+    satisfies the constraints, only the violations are compared.
 
     Args:
         results: the results.
@@ -50,8 +50,8 @@ def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -
 class Results:
     """All results at levels, in the order in which they arrived.
 
-    A trial's slot is its position among all trials with results, ordered by number. There are n results and k such
-    trials.
+    A trial's slot is its position among all trials with results, ordered by number. There are n results, and k trials
+    with results.
 
     Attributes:
         slot: the slot of each result's trial (n,).
@@ -61,7 +61,7 @@ class Results:
         best: the best score of each slot (k,).
         newest: the index of the newest result of each slot (k,).
         points: the realised point of each slot (k, p).
-        repeat: True for each slot whose trial is known to repeat another one (k,). The model does not get its results.
+        repeat: True for each slot whose trial is known to repeat another trial (k,). The model does not get its results.
     """
 
     slot: Ints
@@ -80,9 +80,9 @@ class Results:
         point: Callable[[int], Floats],
         repeats: Callable[[int], bool] = lambda number: False,
     ) -> Results:
-        """Return the results from a list of (trial, level, score), where the score of a crash is None. It must not be empty.
+        """Return the results in a list of (trial, level, score), where the score of a crash is None. The list is not empty.
 
-        `point` gives the realised point of a trial, and `repeats` says if the trial repeats another one.
+        `point` gives the realised point of a trial, and `repeats` says whether the trial repeats another trial.
         """
         numbers, slot = np.unique(np.array([r[0] for r in results], dtype=np.int64), return_inverse=True)
         score = np.array([-np.inf if r[2] is None else r[2] for r in results])
@@ -96,12 +96,12 @@ class Results:
         return cls(slot, level, score, numbers, best, newest, points, repeat)
 
     def thinned(self, generator: np.random.Generator, always: int | None = None, most: int = MAX_ROWS) -> Ints:
-        """Return the indices of the results for the model: at most `most`, ascending.
+        """Return the indices of at most `most` results for the model, in ascending order.
 
-        Results of repeats are left out: they add no information, and would suggest that neighbours are more similar
-        than they are. The newest results of the best trials come first, then their earlier ones, which show how curves
-        continue; then the newest results of the other trials, then the rest. If not all results of one kind fit, some
-        are chosen at random. The newest result of slot `always` is always included.
+        Results of repeats are left out, because they add no information and would suggest that neighbours are more similar
+        than they are. The newest results of the best trials are taken first. Next come the earlier results of the best
+        trials, which show how curves continue, then the newest results of the other trials, and then all other results. If
+        not all results of one kind fit, some are chosen at random. The newest result of slot `always` is always included.
         """
         own = np.flatnonzero(~self.repeat[self.slot])
         if len(own) <= most:
@@ -119,6 +119,6 @@ class Results:
         return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:most]])
 
     def top(self, count: int) -> Ints:
-        """Return the slots of the best trials, best first. Trials that repeat another one are left out."""
+        """Return the slots of the best trials, best first. Trials that repeat another trial are left out."""
         order: Ints = np.lexsort((-self.best, self.repeat))
         return order[: min(count, int((~self.repeat).sum()))]

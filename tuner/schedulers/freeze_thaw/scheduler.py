@@ -1,4 +1,4 @@
-"""The scheduler: keeps the facts, asks `acquisition` for decisions, and fits the curve model."""
+"""Define the freeze-thaw scheduler, which keeps the facts, asks `acquisition` for decisions, and fits the curve model."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
-FIRST_TRIALS = 8  # the first trials, which are chosen without the model
-FIRST_BESIDE = 4  # the same if earlier experiments are known, in addition to the configurations that were good there
-KEPT_TIMES = 64  # number of measured times in a median
+FIRST_TRIALS = 8  # this many trials are chosen without the model at first
+FIRST_BESIDE = 4  # this many if earlier experiments are known, in addition to the configurations of the portfolio
+KEPT_TIMES = 64  # number of measured times from which a median is computed
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
 SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
-SCOUTS_WHEN_STALLED = 2  # while scores do not improve, scout_share grows by up to this many times itself
-PATIENCE = 5  # in the first full trainings the search never counts as stalled
+SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
+PATIENCE = 5  # during this many full trainings at the beginning, the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
-SHORT_S = 0.02  # while there is less training than this between decisions, in seconds, they get a smaller model
-QUICK_FIT_ROWS = 100  # and a fit is shown at most this many results
-FIT_S = 0.3  # no fit before there has been this much training, in seconds, since the last one
+SHORT_S = 0.02  # if the training between two decisions takes fewer seconds than this, decisions use a smaller model
+QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many results
+FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
 PRIOR = Prior()
@@ -64,9 +64,9 @@ class FreezeThawScheduler(Scheduler):
     """Pauses and resumes trials, and proposes new ones, based on a model of their learning curves.
 
     Args:
-        max_t: the length of a full training, in units of time_attr. None: the experiment's.
-        grace_period: the lowest level. No trial is paused before it. Each further level is about 1.5 times the one
-            before. None: 1, or max_t / 64 if max_t is below 2.
+        max_t: the length of a full training, in units of time_attr. None: the experiment's max_t.
+        grace_period: the lowest level. No trial is paused before this level. Each further level is about 1.5 times the
+            previous level. None: 1, or max_t / 64 if max_t is below 2.
         budget: ends the search when all trials together have trained for this many full trainings. None: the
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
             that is less). Without either, and if the experiment has a time budget, there is no limit.
@@ -158,7 +158,7 @@ class FreezeThawScheduler(Scheduler):
         self._budget = Budget(self.budget, self.finish_best, self._end, context, state.granted)
 
     def _respace(self, context: SchedulerContext) -> None:
-        """Begin a new model over a changed space. It is shown the results of the trials that lie in it."""
+        """Begin a new model over a changed space. The model gets the results of the trials that lie in that space."""
         self._cube = Cube(context.space)
         self._learned = Learned.of(None, self._cube)
         self._cache = _Cache()
@@ -187,7 +187,7 @@ class FreezeThawScheduler(Scheduler):
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Return the next level at which the trial has no result yet.
 
-        There is no new decision for training that is repeated after a retry.
+        No decision is made again for training that is repeated after a retry.
         """
         index = max(self.state.reached.get(trial.number, -1), self._passed(trial.t)) + 1
         if trial.tags.get("scout"):
@@ -211,7 +211,7 @@ class FreezeThawScheduler(Scheduler):
                 self._ended(fact, trials[fact.trial])
             case Fitted(payload=payload):
                 if payload.get("model", 0) != state.models:
-                    return  # of the space before this one
+                    return  # the fit is of the space before the change
                 state.theta = [float(v) for v in payload["theta"]]
                 state.fitted_at = int(payload["results"])
                 state.fitted_spent = state.spent
@@ -373,7 +373,7 @@ class FreezeThawScheduler(Scheduler):
         return self._budget.why_spent() if over else None
 
     def _by_model(self, trials: Population) -> bool:
-        """Return whether the model makes this decision. It makes all of them unless they take longer than the training."""
+        """Return whether the model makes this decision. It makes all decisions unless they take longer than the training."""
         return self._draw("by model") < brief.share_of_model(self._between_s(), len(trials))
 
     def _quick(self) -> bool:
@@ -385,7 +385,7 @@ class FreezeThawScheduler(Scheduler):
         return self._seconds(state.spent / max(len(state.results), 1))
 
     def _without_model(self, trials: Population, may_start: bool) -> Start | Resume | None:
-        """Return a new configuration or, if none may be started, the best paused trial. None if there is none."""
+        """Return a new configuration or, if none may be started, the best paused trial; None if there is neither."""
         state: FreezeThawState = self.state
         because = "without the model, which would take longer than such short trials"
         standing = self._standing(trials)
@@ -407,9 +407,9 @@ class FreezeThawScheduler(Scheduler):
         return None
 
     def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
-        """Return what trains next: a paused trial, the trial that reported (`held`), or a new one. None if there is nothing.
+        """Return what trains next: a paused trial, the trial that reported (`held`), or a new trial; None if there is none.
 
-        With the same state, `decide` and `choose` get the same result, whether or not it is cached.
+        In the same state, `decide` and `choose` get the same result, whether or not it is cached.
         """
         state: FreezeThawState = self.state
         repeats = self._repeats()
@@ -472,8 +472,8 @@ class FreezeThawScheduler(Scheduler):
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.
 
-        Scouts have a separate sequence, so that a few of them are spread over the whole space. In a finite space,
-        the next point is the first one that has not been tried. Return None if all have been tried.
+        Scouts have a separate sequence, so that even a few scouts are spread over the whole space. In a finite space, the
+        next point is the first point that has not been tried. Return None if all points have been tried.
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
         if self._cube.discrete:
@@ -534,7 +534,7 @@ class FreezeThawScheduler(Scheduler):
 
     def _theta(self) -> Floats:
         prior = PRIOR.mean(self._cube.dims)
-        # An older version fitted a model with other parameters. Its fit cannot be used.
+        # The fit of an older version, whose model had other parameters, cannot be used.
         return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
 
     def _first_trials(self) -> int:
@@ -567,7 +567,7 @@ class FreezeThawScheduler(Scheduler):
     def _point(self, trial: Trial) -> Floats:
         if trial.number not in self._cache.points:
             params = self.context.params_of(trial)
-            assert params is not None, "it lies in the space, see `_lies_inside`"
+            assert params is not None, "the trial lies in the space, see `_lies_inside`"
             self._cache.points[trial.number] = self._cube.point(params)
         return self._cache.points[trial.number]
 
@@ -599,13 +599,13 @@ class FreezeThawScheduler(Scheduler):
         return max(good) if good else float(self._results(trials).score.max())
 
     def _passed(self, t: float) -> int:
-        """Return the index of the highest level at or below t, or -1 if t is below the lowest."""
+        """Return the index of the highest level at or below t, or -1 if t is below the lowest level."""
         return sum(level <= t for level in self._levels) - 1
 
     def _start_cost(self) -> float:
         """Return the cost of a start or a resume, in units of time_attr.
 
-        It is computed from medians of measured times, and is 0 before any are known.
+        The cost is computed from medians of measured times, and is 0 before any times are known.
         """
         state: FreezeThawState = self.state
         if not state.startups or not state.pace:
@@ -614,7 +614,7 @@ class FreezeThawScheduler(Scheduler):
         return statistics.median(state.startups) / pace if pace > 0 else 0.0
 
     def _seconds(self, training: float) -> float:
-        """Return the seconds that this much training (in units of time_attr) takes; infinity while that is not known."""
+        """Return the seconds that this much training (in units of time_attr) takes; infinity if that is not known yet."""
         pace: list[float] = self.state.pace
         return training * statistics.median(pace) if pace else math.inf
 
@@ -628,7 +628,7 @@ class FreezeThawScheduler(Scheduler):
     def _stalled(self) -> float:
         """Return the share of all training since the first score that was nearly as good as the best one.
 
-        Training up to PATIENCE full trainings is not counted.
+        The first PATIENCE full trainings are not counted.
         """
         state: FreezeThawState = self.state
         scores = [s for trial, level, s in state.results if s is not None and (trial, level) not in state.excess]

@@ -1,4 +1,4 @@
-"""The map from scores to the values that the curve model is fitted to."""
+"""Map scores to the values to which the curve model is fitted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WORST_Z = -3.0
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """A map from scores to z, the values that the model is fitted to.
+    """A map from scores to z, the values to which the model is fitted.
 
     It is linear above the median. Below the median, z is the normal quantile of the score's rank, so that failures and
     diverged runs do not set the scale on which good configurations are compared.
 
     Attributes:
-        z: the values (n,) of the scores that the map was made from. Their mean is 0.
+        z: the values (n,) of the scores from which the map was made. Their mean is 0.
         centre: the score at z = 0, if that lies above the median.
         scale: the score difference of 1 in z, above the median.
         knots: known (z, score) pairs, both increasing, for the inverse map below the median.

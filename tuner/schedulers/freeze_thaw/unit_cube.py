@@ -1,11 +1,11 @@
-"""Configurations as points of the unit cube: their encoding for the model, and the search for new ones.
+"""Treat configurations as points of the unit cube: encode them for the model, and generate new points.
 
 A *point* has one coordinate in [0, 1] for each parameter. A point is *realised* if every coordinate belongs to a
 value of its parameter: on the grid of an integer or ordered parameter, in the middle of a category's share, and
 1/2 for an inactive parameter. Two configurations are equal exactly if their realised points are equal.
 
-The model measures distances between *features*: one number for a number, and k numbers for k categories (any two
-categories are 1 apart). An inactive parameter has 1/2, so configurations in which it is inactive do not differ in it.
+The model measures distances between *features*: one number for a numeric parameter, and k numbers for k categories (any
+two categories are 1 apart). An inactive parameter has 1/2, so configurations in which it is inactive do not differ in it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Axis:
     Attributes:
         kind: "continuous"; "grid" for discrete ordered values; "choice" for unordered categories.
         positions: the coordinates of the values of a grid or a choice, increasing.
-        edges: True if the ends 0 and 1 are values worth trying. They are not for a normal or for categories.
+        edges: True if the ends 0 and 1 are worth trying. They are not for a normal distribution or for categories.
         parent: (axis number, coordinate) that makes this parameter active. None: it is always active.
     """
 
@@ -85,7 +85,7 @@ class Cube:
         return self.space.from_unit([float(u) for u in point])
 
     def realise(self, points: Floats) -> Floats:
-        """Return the points (m, p), each moved to the nearest realised one."""
+        """Return the points (m, p), each moved to the nearest realised point."""
         out = np.array(points, dtype=float)
         active: list[NDArray[np.bool_] | None] = []  # by axis; None: active in every point
         for number, axis in enumerate(self.axes):
@@ -129,9 +129,9 @@ class Cube:
         return self.realise((shift + np.arange(start + 1, start + count + 1)[:, None] * steps) % 1.0)
 
     def scatter(self, count: int, generator: np.random.Generator) -> Floats:
-        """Return uniform random points (count, p), each with a random share of its numbers rounded to 0 or 1.
+        """Return uniform random points (count, p), in each of which a random share of the numbers is rounded to 0 or 1.
 
-        Real optima often lie on an edge, where uniform points never are.
+        Real optima often lie on an edge, where uniform points never lie.
         """
         points = generator.random((count, self.dims))
         rounded = (generator.random(points.shape) < generator.random((count, 1))) & self._edges

@@ -1,6 +1,6 @@
-"""Population based training: `scheduler` decides who copies whom, `explore` changes the copied configuration.
+"""Population based training: `scheduler` decides which member copies which, `explore` changes the copied configuration.
 
-`pb2` is the variant in which the numbers are chosen by a model, which is in `bandit`.
+`pb2` is the variant in which a model chooses the numbers. The model is in `bandit`.
 """
 
 from tuner.schedulers.pbt.scheduler import PopulationBasedTraining

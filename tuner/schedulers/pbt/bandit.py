@@ -1,7 +1,7 @@
-"""The bandit of PB2: a Gaussian process over time and configuration, whose upper confidence bound is maximised.
+"""Implement the bandit of PB2: maximise the upper confidence bound of a Gaussian process over time and configuration.
 
-It predicts how much the score rises per unit of time in the next interval, from the time and the score at which the
-interval begins and the configuration during it:
+The process predicts how much the score rises per unit of time in the next interval. It uses the time and the score at
+the beginning of the interval, and the configuration during the interval:
 
     k = v exp(-|z - z'|² / l) (1 - ε)^(|t - t'| / 2) + σ² 1{same row}
 
@@ -45,7 +45,7 @@ class Observations:
 
 
 def scaled(values: Floats, by: Floats) -> Floats:
-    """Scale values (m, 2) so that, in each column, the least value of `by` (n, 2) is at 0 and its greatest at 1."""
+    """Scale values (m, 2) so that, in each column, the least value of `by` (n, 2) becomes 0 and its greatest becomes 1."""
     low, high = by.min(0), by.max(0)
     out: Floats = (values - low) / (high - low + 1e-8)
     return out
@@ -62,7 +62,7 @@ def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: flo
 def fit(x: Floats, y: Floats) -> list[float]:
     """Return the logarithms of v, l, ε and σ² that make the observations most likely."""
 
-    from scipy.linalg import cho_solve, cholesky  # imported here because it takes half a second to load
+    from scipy.linalg import cho_solve, cholesky  # imported here because SciPy takes half a second to load
     from scipy.optimize import minimize
 
     def loss(theta: Floats) -> float:
@@ -80,8 +80,8 @@ def fit(x: Floats, y: Floats) -> list[float]:
 class Bandit:
     """Predicts rises of the score, with their uncertainty, from observations and from configurations in training.
 
-    Configurations in training are observations with unknown rises. They lower the bound around them, so that members that are
-    changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
+    Configurations in training are observations with unknown rises. They lower the bound in their neighbourhood, so that members
+    that are changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:

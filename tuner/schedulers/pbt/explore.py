@@ -1,4 +1,4 @@
-"""Change a configuration for population based training: choose parameters, and move each inside its domain."""
+"""Change a configuration for population based training: choose parameters, and move each one inside its domain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT = "hyperparam_mutations"
 class Mutation:
     """The source of new values of one parameter. Exactly one field is set."""
 
-    values: Sequence[Any] | None = None  # in an order in which neighbours are similar
+    values: Sequence[Any] | None = None  # ordered so that neighbours are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
     function: Callable[[], Any] | None = None  # draws a value; "module:name" in JSON
 

@@ -39,13 +39,13 @@ from tuner.schedulers.shared.wording import at, reported
 
 @dataclass(slots=True)
 class Move:
-    """A configuration that a trial has from a training iteration on, and the donor if it was copied."""
+    """A configuration that a trial has from a certain training iteration on, and the donor if it was copied."""
 
     trial: int
     iteration: int  # the iteration of the checkpoint that it starts from
     params: dict[str, Any]
     donor: int | None = None
-    donors_moves: int = 0  # number of configurations that the donor had had up to then
+    donors_moves: int = 0  # number of the donor's configurations at the time of the copy
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class PbtState:
     scores: dict[int, float] = field(default_factory=dict)  # trial -> score at its last interval
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
-    newest: int | None = None  # the trial that reached the end of an interval with the latest fact
+    newest: int | None = None  # the trial that reached the end of an interval at the latest fact
     yielded: dict[int, None] = field(
         default_factory=dict
     )  # trials that gave up their worker group before they were judged
@@ -65,27 +65,27 @@ class PbtState:
 class PopulationBasedTraining(Scheduler):
     """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
 
-    It continues from the donor's checkpoint with a changed copy of the donor's configuration; see `Explorer`. The
-    population has `num_samples` members. If they cannot all run at once, they take turns, and those that have trained
-    least come first. Only members with a checkpoint can be donors. If no member of the top quantile has one yet, the
-    trial continues unchanged, and a note in the log says so.
+    It continues from the checkpoint of that member, its donor, with a changed copy of the donor's configuration; see
+    `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the
+    members that have trained least come first. Only members with a checkpoint can be donors. If no member of the top
+    quantile has a checkpoint yet, the trial continues unchanged, and a note in the log says so.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
-            5; Ray Tune's is 60 (seconds).
+            5; Ray Tune's default is 60 (seconds).
         hyperparam_mutations: {parameter: list of values, domain, or function that draws a value}, as in Ray Tune,
             nested or by path. Parameters that are not named are copied. None: every parameter of the space, in its own
             domain.
         quantile_fraction: the size of the top and of the bottom quantile, as a share of the population; at most a
             half.
         resample_probability: the probability of drawing a parameter anew instead of perturbing it.
-        perturbation_factors: a number is multiplied by one of these. In a list of values, a factor above 1 selects the
-            next value, and a factor below 1 the previous one.
+        perturbation_factors: a number is multiplied by one of these factors. In a list of values, a factor above 1
+            selects the next value, and a factor below 1 selects the previous value.
         custom_explore_fn: a function that takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
         synch: True to let every member wait at the end of each interval until all have reached it.
         burn_in_period: no decision is made before this value of time_attr.
-        require_attrs: must be True: a trial that never reports the objective fails.
-        time_attr: must equal the experiment's. None: the experiment's.
+        require_attrs: must be True, because a trial that never reports the objective fails.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     TYPE = "pbt"
@@ -236,7 +236,7 @@ class PopulationBasedTraining(Scheduler):
                 begins = float(iteration)
             case "time_total_s":
                 begins = trial.t
-            case _:  # a metric: it continues from the donor's value
+            case _:  # time_attr is a metric, which continues from the donor's value
                 kept = donor.checkpoints.get(decision.checkpoint)
                 begins = kept.t if kept is not None and kept.t is not None else donor.t
         self.state.due[decision.trial] = begins + self.perturbation_interval
@@ -282,7 +282,7 @@ class PopulationBasedTraining(Scheduler):
         return None
 
     def _members(self, trials: Population) -> int:
-        """Return the number of members that have not ended, including those that are still to be started."""
+        """Return the number of members that have not ended, including members that have not been started yet."""
         ended = sum(trials.count(state) for state in TrialState if state.ended)
         return max(len(trials), self.context.num_samples or 0) - ended
 
@@ -302,13 +302,13 @@ class PopulationBasedTraining(Scheduler):
     def _in_bottom(self, trial: int) -> bool:
         """Return True if a member that is judged alone belongs to the bottom quantile.
 
-        Among equal scores, it counts as the worst, so that some members explore even if all scores are equal.
+        Among members with equal scores, it counts as the worst, so that some members explore even if all scores are equal.
         """
         worse = self.state.ranking.bisect_left((self.state.scores[trial], -1))  # trial numbers are above -1
         return bool(worse < self._quantile())
 
     def _top(self, without: int | None = None) -> list[int]:
-        """Return the top quantile, the best first."""
+        """Return the members of the top quantile, best first."""
         best = (trial for _, trial in reversed(self.state.ranking) if trial != without)
         return list(islice(best, self._quantile()))
 
@@ -326,14 +326,14 @@ class PopulationBasedTraining(Scheduler):
         return rng.choice(donors).number
 
     def _plan(self, trials: Population) -> dict[int, int | None]:
-        """Return trial -> donor for all waiting trials. Those without a donor continue unchanged, and come last."""
+        """Return trial -> donor for all waiting trials. Trials without a donor continue unchanged, and come last."""
         ranked = [trial for _, trial in reversed(self.state.ranking) if trial in self.state.waiting]
         bottom = set(ranked[len(ranked) - self._quantile() :])
         donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}
         return dict(sorted(donors.items(), key=lambda item: item[1] is None))
 
     def _carried(self, donor: Trial) -> Mapping[str, Any]:
-        """Return the donor's configuration in the present space. Numbers that are out of range move to the nearest end."""
+        """Return the donor's configuration in the present space. Numbers out of range are moved to the nearest bound."""
         revisions = self.context.revisions
         return (
             donor.params
@@ -366,9 +366,9 @@ class PopulationBasedTraining(Scheduler):
     def schedule_of(self, trial: int) -> list[dict[str, Any]]:
         """Return the configurations that led to this trial's current weights, oldest first, as JSON.
 
-        Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. To repeat
-        what the population found (PBT replay), train with these changes at these iterations. For an experiment in a
-        database, `tuner.experiment.lineage` returns the same.
+        Each is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``. To
+        repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
+        experiment in a database, `tuner.experiment.lineage` returns the same schedule.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]

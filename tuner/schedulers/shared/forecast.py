@@ -1,9 +1,9 @@
-"""Forecast how much a search will still find, from how its best value has improved so far.
+"""Forecast how much a search will still improve, from how its best value has improved so far.
 
-The unit is the improvement of the search's best value while its training doubled, as a weighted sum over the newest
-doublings. `GAINS` gives, in this unit, how much the best value improved in recorded searches when the training grew by
-a given factor. It has different figures for searches that have just improved and for searches that have not improved
-for a while. `python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
+The unit is a weighted sum of the improvements of the search's best value during the newest doublings of its training.
+`GAINS` gives, in this unit, how much the best value improved in recorded searches when the training grew by a given
+factor. It has different figures for searches that have just improved and for searches that have not improved for a
+while. `python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""The growth factors of the training in GAINS. In between, GAINS is interpolated linearly in the logarithm of the factor."""
+"""The growth factors of the training in GAINS. Between them, GAINS is interpolated linearly in the logarithm of the factor."""
 
 STALLS = (0.02, 0.3, 0.7)
-"""The bounds of the classes: ln(training so far / training at the last improvement)."""
+"""The bounds between the classes of searches, as values of ln(training so far / training at the last improvement)."""
 
-OLDEST = 8  # the number of doublings that are used
-FADING = 0.6  # the weight of a doubling, relative to that of the next one
+OLDEST = 8  # this many of the newest doublings are used
+FADING = 0.6  # the weight of a doubling, relative to the weight of the next newer doubling
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Gain:
 
     Attributes:
         mean: the expected improvement.
-        low: the improvement is at least this with a probability of 90 %.
+        low: with a probability of 90 %, the improvement is at least this.
         middle: the median improvement.
-        high: the improvement is at most this with a probability of 90 %.
+        high: with a probability of 90 %, the improvement is at most this.
         chance: the probability of any improvement.
     """
 
@@ -82,7 +82,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
         work: the training of all trials together at each improvement (n,), ascending.
         score: the best score after each improvement (n,), ascending.
         now: the training so far.
-        more: the additional training. The forecast goes up to three times the training so far.
+        more: the additional training. The forecast reaches up to three times the training so far.
     """
     if more <= 0 or not known_enough(work, now):
         return None
@@ -96,7 +96,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
     share = (at - places[right - 1]) / (places[right] - places[right - 1])
     before = figures[right - 2] if right > 1 else (0.0,) * 5
     mean, low, middle, high, chance = (a + share * (b - a) for a, b in zip(before, figures[right - 1], strict=True))
-    most = score[-1] - score[0]  # a gain is never expected to be more than all gains so far
+    most = score[-1] - score[0]  # no more gain is forecast than the total of all gains so far
     mean, low, middle, high = (min(figure * unit, most) for figure in (mean, low, middle, high))
     return Gain(mean, low, middle, high, chance)
 

@@ -1,4 +1,4 @@
-"""Compare points with several scores (higher is better): fronts, an order within a front, hypervolume."""
+"""Compare points that have several scores (higher is better): fronts, an order within a front, hypervolume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Point = Sequence[float]
 
 
 def dominates(a: Point, b: Point) -> bool:
-    """Return True if a is at least as good as b in every score, and better in one."""
+    """Return True if a is at least as good as b in every score, and better in at least one."""
     return all(x >= y for x, y in zip(a, b, strict=True)) and any(x > y for x, y in zip(a, b, strict=True))
 
 
@@ -45,8 +45,8 @@ def fronts(points: Sequence[Point]) -> list[list[int]]:
 def epsilon_net(points: Sequence[Point]) -> list[int]:
     """Return the indices of the points, ordered so that each point is as far as possible from all earlier ones.
 
-    The first point is the best in the first score. Scores are divided by their range. A score that is not finite counts
-    as the worst.
+    The first point is the point with the best first score. Scores are divided by their range. A score that is not finite
+    counts as the worst.
     """
     if not points:
         return []
@@ -89,7 +89,7 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
         return float(max(p[0] for p in inside) - reference[0])
     volume, below = 0.0, reference[-1]
     inside.sort(key=lambda p: p[-1])
-    # sum slices along the last score, from low to high; a slice is dominated only by the points that are still left
+    # sum slices along the last score, from low to high; only the points that are still left dominate a slice
     for at, point in enumerate(inside):
         if point[-1] > below:
             volume += (point[-1] - below) * hypervolume([p[:-1] for p in inside[at:]], reference[:-1])

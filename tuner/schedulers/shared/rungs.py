@@ -1,4 +1,4 @@
-"""Rung levels and survivor counts of successive halving, in exact arithmetic.
+"""Compute the rung levels and survivor counts of successive halving, in exact arithmetic.
 
 Levels are computed by multiplication: grace, grace·eta, grace·eta², ... Floating-point logarithms would lose the top
 rung for some options, such as 243 with eta 3 and 1000 with eta 10.
@@ -49,7 +49,7 @@ def check_max_t(max_t: float | None, grace_period: float, pointer: str = "") -> 
 
 
 class Levels:
-    """The rung levels of one bracket, ascending and below `max_t`. Without a `max_t` there is no highest level."""
+    """The rung levels of one bracket, ascending and below `max_t`. Without `max_t`, there is no highest level."""
 
     def __init__(self, grace_period: float, eta: int | Fraction, max_t: float | None, bracket: int = 0) -> None:
         self._eta = eta
@@ -59,7 +59,7 @@ class Levels:
         self._complete = False
 
     def _add(self) -> bool:
-        """Compute one more level. Return False if there is none."""
+        """Compute one more level. Return False if there are no more levels."""
         if self._complete or (self._max_t is not None and self._next >= self._max_t):
             self._complete = True
             return False
@@ -74,7 +74,7 @@ class Levels:
         return bisect_right(self._levels, t)
 
     def level(self, index: int) -> float | None:
-        """Return the level of rung `index`, counted from 0, or None if it is above the highest rung."""
+        """Return the level of rung `index`, counted from 0, or None if there is no such rung."""
         while len(self._levels) <= index and self._add():
             pass
         return self._levels[index] if index < len(self._levels) else None

@@ -1,6 +1,6 @@
 """Stoppers: rules that end a trial or the whole search, whatever the scheduler decides.
 
-A user passes ``stop=`` one of these:
+A user passes one of these as ``stop``:
 
 * a dict such as ``{"training_iteration": 27}`` or ``{"accuracy": 0.99}``, which ends a trial as soon as one of the metrics
   is at or above its value, as in Ray Tune;
@@ -9,7 +9,7 @@ A user passes ``stop=`` one of these:
 * JSON such as ``{"type": "plateau", "std": 0.001}``;
 * a list of any of these.
 
-`base` has the interface. Each other module has one kind of stopper.
+`base` defines the interface. Each of the other modules defines one kind of stopper.
 """
 
 from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report

@@ -1,6 +1,6 @@
-"""The interface of a stopper.
+"""Define the interface of a stopper.
 
-A stopper is pure, like a scheduler, but simpler: `record` folds facts into `state`; the other methods only read the
+A stopper is pure, like a scheduler, but simpler. `record` folds facts into `state`, and the other methods only read the
 state.
 """
 
@@ -51,7 +51,7 @@ class Stopper(ABC):
     def metrics(self) -> frozenset[str]:
         """Return the names of the reported metrics that this stopper reads.
 
-        If one of them is never reported, the decision log says so.
+        If one of these metrics is never reported, the decision log says so.
         """
         return frozenset()
 
@@ -59,21 +59,21 @@ class Stopper(ABC):
     def milestone(self, trial: Trial) -> float | None:
         """Return the value of time_attr at which `decide` is called next, or None for never.
 
-        It is above the trial's current value. So a stopper that waits for iteration 27 costs nothing before.
+        It is above the trial's current value. So a stopper that waits for iteration 27 costs nothing before that iteration.
         """
 
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
         """Fold a fact into `state`."""
 
     def record_without(self, trial: Trial) -> None:  # noqa: B027
-        """Fold a report without the objective into `state`. Facts do not include such reports."""
+        """Fold a report without the objective into `state`. No fact is about such a report."""
 
     def decide(self, number: int, trials: Population) -> str | None:
         """Return why this trial, which has just reported, is complete; None to let it continue."""
         return None
 
     def finished(self, trials: Population) -> str | None:
-        """Return why the whole search is over, or None to let it continue. Asked after every fact."""
+        """Return why the whole search is over, or None to let it continue. The core calls this after every event."""
         return None
 
     def functions(self) -> list[FunctionStopper]:

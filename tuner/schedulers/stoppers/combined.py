@@ -18,7 +18,7 @@ from tuner.schedulers.stoppers.worth import ExpectedImprovementStopper
 
 
 class CombinedStopper(Stopper):
-    """Ends a trial, or the search, as soon as one of several stoppers does."""
+    """Ends a trial or the search as soon as one of several stoppers would end it."""
 
     TYPE = "combined"
 
@@ -76,7 +76,7 @@ _TYPES: dict[str, type[Stopper]] = {
 
 
 def from_json(data: Mapping[str, Any] | None, pointer: str = "/stop") -> Stopper | None:
-    """Return the stopper described by ``{"type": ..., ...}`` or ``{metric: value, ...}``, or None for an empty one.
+    """Return the stopper described by ``{"type": ..., ...}`` or ``{metric: value, ...}``, or None if `data` is empty.
 
     Raises:
         SpecError: a type or an option is unknown, or a value is wrong. Pointers are below `pointer`.

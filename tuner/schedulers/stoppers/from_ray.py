@@ -42,7 +42,7 @@ class UsersStopper(Stopper):
         self._name = type(stopper).__name__
 
     def to_json(self) -> dict[str, Any]:
-        """Raise SpecError: the object has no JSON form. It is pickled with the experiment's code instead."""
+        """Raise SpecError, because the object has no JSON form. It is pickled with the experiment's code instead."""
         raise SpecError(f"a {self._name} has no JSON form", "/stop")
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class UsersStopper(Stopper):
             if self._live(str(trial.number), {ITERATION: trial.iteration, TIME: trial.running_s, **trial.last}):
                 self._ends.add(trial.number)
             self._all = bool(self._live.stop_all())
-        except Exception as error:  # from the user's code; `decide` raises it
+        except Exception as error:  # the user's code raised it; `decide` raises it again
             self._error = error
 
     def decide(self, number: int, trials: Population) -> str | None:

@@ -15,11 +15,12 @@ from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
 class FunctionStopper(Stopper):
     """Ends a trial as soon as ``function(number, metrics)`` returns true.
 
-    The function must depend on its arguments alone. `metrics` is what the trial reported, with "training_iteration"
-    and "time_total_s". In JSON the function is named as ``"module:name"``, so it must be at the top level of a module.
+    The function must depend on its arguments alone. `metrics` contains the metrics that the trial reported, and
+    "training_iteration" and "time_total_s". JSON names the function as ``"module:name"``, so it must be at the top level of
+    a module.
 
     If `outside` is true, the driver host calls the function in another process and passes the answers to `answered`.
-    `decide` then only looks them up.
+    `decide` then only looks up the answers.
     """
 
     TYPE = "function"
@@ -41,7 +42,7 @@ class FunctionStopper(Stopper):
         return [self]
 
     def arguments(self, trial: Trial) -> dict[str, float]:
-        """Return the metrics that the function is called with for this trial."""
+        """Return the metrics with which the function is called for this trial."""
         return {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
 
     def answered(self, number: int, segment: int, iteration: int, answer: Mapping[str, Any]) -> None:
@@ -71,7 +72,7 @@ class FunctionStopper(Stopper):
     def _answer(self, trial: Trial) -> bool:
         """Return the function's answer to the trial's newest report.
 
-        An answer is passed in only if it ends the trial or is an error. The answer to a report that was never
+        `answered` gets an answer only if the answer ends the trial or is an error. The answer to a report that was never
         committed must not count for a report of another segment with the same iteration.
         """
         place, answer = self._answers.get(trial.number, ((0, 0), {}))

@@ -16,7 +16,7 @@ from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
 
 
 class MaximumIterationStopper(Stopper):
-    """Ends every trial at its report with the number `max_iter`."""
+    """Ends every trial at its report number `max_iter`."""
 
     TYPE = "iterations"
 
@@ -39,9 +39,9 @@ class MaximumIterationStopper(Stopper):
 class ThresholdStopper(Stopper):
     """Ends a trial as soon as one of several metrics is at or above its threshold, as ``stop={...}`` does in Ray Tune.
 
-    Besides reported metrics, the thresholds may name "training_iteration" and "time_total_s" (the seconds for which the
-    trial has run). A metric that is missing from a report is ignored at that report. The first time this happens, a note
-    in the decision log says so.
+    Besides reported metrics, the thresholds can name "training_iteration" and "time_total_s" (the seconds for which the
+    trial has run). If a metric is missing from a report, its threshold is ignored at that report. The first time this
+    happens, a note in the decision log says so.
     """
 
     TYPE = "threshold"
@@ -72,10 +72,10 @@ class ThresholdStopper(Stopper):
 
 
 class TimeStopper(Stopper):
-    """Ends the whole search after `seconds`, or with `per_trial` each trial.
+    """Ends the whole search after `seconds`. With `per_trial`, ends each trial after that time instead.
 
     The time of the search begins at the start of the first trial that reported, and is computed from the times of
-    reports. With `per_trial`, only the time in which the trial ran counts. The limit is checked when a report arrives.
+    reports. With `per_trial`, only the time for which the trial ran counts. The limit is checked when a report arrives.
     For an exact limit, which holds even if no trial reports, use the experiment's `time_budget_s`.
     """
 

@@ -19,14 +19,14 @@ class TrialPlateauStopper(Stopper):
     """Ends a trial whose metric no longer changes.
 
     It ends a trial if the standard deviation of the trial's last `num_results` values is below `std`. The defaults are
-    those of Ray Tune. If a report is repeated after a retry, the new one replaces the old one.
+    those of Ray Tune. If a report is repeated after a retry, the new report replaces the old report.
 
     Args:
         metric: the metric to watch. None: the objective.
         std: the standard deviation, in the metric's unit, below which the metric counts as unchanged.
-        num_results: how many of the newest values are compared.
+        num_results: the number of newest values to compare.
         grace_period: no trial is ended before it has made this many reports.
-        metric_threshold: a trial is ended only if its value is at least as good as this.
+        metric_threshold: a trial is ended only if its metric is at least as good as this value.
         mode: the direction in which `metric_threshold` is compared. None: the objective's.
     """
 
@@ -102,12 +102,12 @@ class ExperimentPlateauStopper(Stopper):
     """Ends the search if its best values no longer change.
 
     It ends the search if the standard deviation of the `top` best values reported so far is at most `std`. The defaults
-    are those of Ray Tune. As there, one trial may contribute several of the best values.
+    are those of Ray Tune. As in Ray Tune, one trial can contribute several of the best values.
 
     Args:
         metric: the metric to watch. None: the objective.
         std: the standard deviation, in the metric's unit, up to which the best values count as unchanged.
-        top: how many of the best values are compared.
+        top: the number of best values to compare.
         mode: the direction in which the metric improves. None: the objective's.
         patience: the number of further reports for which the best values must stay unchanged.
     """

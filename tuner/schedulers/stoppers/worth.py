@@ -1,4 +1,4 @@
-"""A stopper that ends the search when more training is no longer worth it."""
+"""A stopper that ends the search when more training is no longer worth its cost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HOUR_S = 3600.0
 class ExpectedImprovementStopper(Stopper):
     """Ends the search when another GPU hour is expected to improve the best value by too little.
 
-    It uses the forecast of `GET /experiments/{id}/forecast`, which extrapolates the improvement of the best value so
-    far. The search never ends before it has trained for half of `hours`, because the forecast reaches no further than
-    twice the training so far.
+    It uses the same forecast as `GET /experiments/{id}/forecast`, which extrapolates the past improvement of the best
+    value. The search never ends before it has trained for half of `hours`, because the forecast adds at most twice the
+    training so far.
 
     Args:
         least: the expected improvement, in the unit of the objective, below which the search ends.
-        hours: the GPU hours that the expected improvement refers to. If trials use no GPUs, hours of training summed
-            over trials: with four trials at once, an hour of the experiment counts as four.
+        hours: the GPU hours to which the expected improvement refers. If trials use no GPUs, these are hours of training,
+            summed over trials: if four trials run at once, an hour of the experiment counts as four.
     """
 
     TYPE = "expected_improvement"
