@@ -239,7 +239,7 @@ def test_a_trainer_fits_on_the_ranks_that_are_there(installed: Session, driver: 
 
 
 def test_a_trainer_that_wants_other_ranks_says_what_to_ask_for(installed: Session) -> None:
-    with pytest.raises(NotHere, match=r"there are 2, and this trainer asks for 4: pass num_workers=4 to tuner.run"):
+    with pytest.raises(NotHere, match=r"The trial has 2, but this trainer asks for 4: pass num_workers=4 to tuner.run"):
         trainer(workers=4).fit()
     with pytest.raises(NotHere, match=r"pass use_gpu=True to tuner.run"):
         trainer(workers=2, use_gpu=True).fit()
