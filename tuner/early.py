@@ -52,7 +52,7 @@ class Early:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop answering. Close accepted connections, and leave those that were not accepted to the service."""
+        """Stop answering. Close accepted connections, and leave connections that were not accepted yet to the service."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._done.set)

@@ -66,7 +66,7 @@ class SpecError(TunerError, ValueError):
 
 
 class ErrorCollector:
-    """Collects the SpecErrors of several steps, ``with mistakes: step()``, and raises them as one in ``mistakes.check()``."""
+    """Collects the SpecErrors of several steps, each in ``with mistakes:``. ``mistakes.check()`` raises them as one error."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []

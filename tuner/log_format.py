@@ -1,4 +1,4 @@
-"""Format the logs of the service and the driver host as text or JSON lines, with the ids that each line is about.
+"""Format the logs of the service and the driver host as text or JSON lines, with the ids of the objects in question.
 
 `about` adds ids to all lines of the current request or task. Anything that looks like a token is replaced before a line
 is written.
@@ -52,7 +52,7 @@ def without_secrets(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text, with the ids at its end."""
+    """Formats a record as one line of text, with the ids at its end."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -65,7 +65,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, ids, the fields of `extra`, and the traceback of an error."""
+    """Formats a record as a JSON object: time, level, logger, message, ids, fields of `extra`, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as a line."""

@@ -92,7 +92,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successivehalving": ("asha",),
 }
 DISTRIBUTION = "tuner-hpo"
-"""The name of this package on an index. The name `tuner` belongs to somebody else there."""
+"""The name of this package on the package index, where `tuner` is the name of another project."""
 NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
@@ -165,7 +165,7 @@ def resource_meant(name: str) -> str | None:
 def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
     """Decorate a function so that its TypeError for an unknown keyword suggests the right one.
 
-    part: the name of the scheduler or searcher that the function builds. It does not take options of the experiment.
+    part: the name of the scheduler or searcher that the function builds. Such a function takes no options of the experiment.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):

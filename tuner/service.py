@@ -53,13 +53,13 @@ SILENT_S = 150.0
 """Seconds without a message after which a child is replaced. It sends one every second, and no call takes longer."""
 
 END_S = 2.0
-"""Seconds that the thread that writes to a child may take to notice that it is dead."""
+"""Seconds that a child's writing thread may take to notice that the child is dead."""
 
 MOST_LINES = 1000
-"""With this many lines that wait to be written to a child, it is not told of more news."""
+"""A child is told of no further news while this many lines are waiting to be written to it."""
 
 SPARE_AFTER_S = 15.0
-"""Seconds after the driver is up until another child is started in reserve. Before that, the first trials need the processor."""
+"""A child in reserve is started this many seconds after the driver is up. Until then, the first trials need the processor."""
 
 FUTILE = 3
 """Ray's head is replaced after this many children in a row could not connect to it."""
@@ -68,7 +68,7 @@ FUTILE = 3
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
 
-    early: has the socket, and answers there until the service is loaded. adopt: also continue experiments whose script
+    early: answers on the socket until the service is loaded. adopt: also continue experiments whose script
         has ended, not only those created over the API.
     """
     with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
@@ -117,11 +117,11 @@ SLOW_MODULES = ("tuner.search.importance",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
 
 LOAD_AFTER_S = 10.0
-"""Loading them waits up to this many seconds for the driver, which needs the CPU for its start."""
+"""The most seconds that the loading of these modules waits for the driver, which needs the CPU for its start."""
 
 
 def _load_ahead(supervisor: Supervisor) -> None:
-    """Load the slow modules in the background, so that the first request that needs them does not wait for it."""
+    """Load the slow modules in the background, so that the first request that needs them does not wait."""
     end = time.monotonic() + LOAD_AFTER_S
     while supervisor.problem() is not None and time.monotonic() < end:
         time.sleep(0.1)
@@ -130,7 +130,7 @@ def _load_ahead(supervisor: Supervisor) -> None:
 
 
 class Supervisor:
-    """Keeps Ray's head, the child that talks to Ray, and through it the shared driver host alive.
+    """Keeps three things alive: Ray's head, the child that talks to Ray and, through the child, the shared driver host.
 
     It restarts a head only if a service has started it for this home. If the user has named a cluster, it waits for
     that cluster.
@@ -151,7 +151,7 @@ class Supervisor:
     @classmethod
     @contextlib.contextmanager
     def loading(cls, settings: Settings, adopt: bool) -> Iterator[Supervisor]:
-        """Yield a supervisor that does nothing yet, but whose child loads Ray already."""
+        """Yield a supervisor that does nothing yet, except that its child already loads Ray."""
         supervisor = cls(settings, adopt)
         supervisor._spare = supervisor._new_child(reserve=False)
         try:
@@ -173,7 +173,7 @@ class Supervisor:
             spare.end()
 
     def poke(self) -> None:
-        """Tell the host that there is something new, and return at once. The host also looks for itself now and then."""
+        """Tell the host that there is news, and return at once. From time to time, the host also checks for news by itself."""
         if (child := self._child) is not None:
             child.poke()
 
@@ -194,7 +194,7 @@ class Supervisor:
         return self._ask("cluster")
 
     def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        """Pass a question of an agent on, see `Host.agent`. The future raises DriverSilent if the host is gone."""
+        """Pass an agent's question on to the host; see `Host.agent`. The future raises DriverSilent if the host is gone."""
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.asked("agent", question, experiment, said)
@@ -256,7 +256,7 @@ class Supervisor:
         return _Child(self.settings, self.adopt, self._hear, reserve)
 
     def _take_spare(self) -> _Child | None:
-        """Return the child in reserve, if there is one and it lives."""
+        """Return the child in reserve, or None if there is no live one."""
         spare, self._spare = self._spare, None
         if spare is not None and spare.dead() is not None:
             spare.end()
@@ -332,7 +332,7 @@ class _Child:
         self._send(address)
 
     def poke(self) -> None:
-        if self._lines.qsize() < MOST_LINES:  # otherwise the process hangs; it will look without a poke when it goes on
+        if self._lines.qsize() < MOST_LINES:  # else it hangs; it checks for news by itself when it continues
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
@@ -404,7 +404,7 @@ class _Child:
             if "answer" not in said:
                 self._hear(said)
             elif (answer := self._asked.get(said["answer"])) is not None:
-                with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                with contextlib.suppress(InvalidStateError):  # nobody waits for the answer any more
                     if "error" in said:
                         answer.set_exception(DriverSilent(said["error"]))
                     else:
@@ -462,7 +462,7 @@ class Page:
 def _secured(settings: Settings) -> Settings:
     """Return the settings with `auth` resolved to on or off. Tokens are needed if other machines can reach the service.
 
-    That is so if the address is not loopback, or if a proxy on this machine forwards requests from other machines.
+    Other machines can reach it if the address is not loopback, or if a proxy on this machine forwards their requests.
 
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.

@@ -151,18 +151,18 @@ class Settings:
     )
     log_days: float = _setting(
         "TUNER_LOG_DAYS",
-        "days after the end of an experiment until its ranks' output is deleted from the database; 0: never",
+        "the output of an experiment's ranks is deleted from the database this many days after the experiment's end; 0: never",
         default=0.0,
     )
     point_days: float = _setting(
         "TUNER_POINT_DAYS",
-        "days after the end of an experiment until most points of its long curves are deleted from the database; it can then not "
-        "be continued or replayed; 0: never",
+        "most points of an experiment's long curves are deleted from the database this many days after the experiment's end; it "
+        "can then no longer be continued or replayed; 0: never",
         default=0.0,
     )
     bundle_days: float = _setting(
         "TUNER_BUNDLE_DAYS",
-        "days after its last use until a code bundle that no experiment refers to is deleted from TUNER_STORAGE; 0: never",
+        "a code bundle that no experiment refers to is deleted from TUNER_STORAGE this many days after its last use; 0: never",
         default=0.0,
     )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")

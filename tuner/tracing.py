@@ -24,9 +24,9 @@ def configure(endpoint: str | None, part: str, version: str) -> None:
     """Send the spans of this process to a collector. Do nothing if `endpoint` is None.
 
     Args:
-        endpoint: its address, such as ``http://localhost:4318``.
-        part: what this process is, "service" or "driver".
-        version: of this package.
+        endpoint: the collector's address, such as ``http://localhost:4318``.
+        part: the part of tuner that this process runs, "service" or "driver".
+        version: the version of this package.
 
     Raises:
         SpecError: OpenTelemetry is not installed.
@@ -58,9 +58,9 @@ def span(name: str, carrier: Mapping[str, str] | None = None, **attributes: Any)
     The span's attributes include the ids that `log_format.about` has set. An exception is recorded and raised again.
 
     Args:
-        name: of the span.
+        name: the name of the span.
         carrier: the headers of a request, which may contain its parent span (W3C's ``traceparent``).
-        attributes: shown as ``tuner.NAME``. Those that are None are left out.
+        attributes: shown as ``tuner.NAME``. Attributes that are None are left out.
     """
     if _tracer is None:
         return _NOTHING

@@ -1,4 +1,4 @@
-"""The calls that an agent makes to a service. Repeating a call is harmless, so lost answers are too."""
+"""The calls that an agent makes to a service. Any call can safely be repeated, so a lost answer does no harm."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Leases:
 
     Args:
         address: the URL of the service.
-        token: a token of an agent or an editor. None: TUNER_TOKEN, or no token if that is not set.
-        experiment: its id or name.
+        token: a token of an agent or an editor. None: TUNER_TOKEN, or no token if this variable is not set.
+        experiment: the id or name of the experiment.
         agent: the name of this agent in the log of the experiment.
-        lease_s: seconds without a call from this agent after which the service starts its trials again elsewhere.
+        lease_s: if this agent makes no call for this many seconds, the service starts its trials again elsewhere.
     """
 
     def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:

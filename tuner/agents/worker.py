@@ -84,7 +84,7 @@ class Agent:
         """Work until the experiment has ended, or `stop` is called.
 
         Raises:
-            ServiceError: the service rejects this agent, or has not answered for very long.
+            ServiceError: the service rejects this agent, or has not answered for a very long time.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
@@ -116,7 +116,7 @@ class Agent:
                 await self._train(lease)
 
     async def _ask(self) -> Assignment | None:
-        """Return a trial; an empty dict if there is none now; None if no more will come."""
+        """Return a trial, an empty dict if there is no trial now, or None if there will be no more trials."""
         asking = asyncio.create_task(self._leases.ask())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -212,7 +212,7 @@ class Agent:
         return self._codes[metric]
 
     def _storage(self, lease: Assignment) -> str:
-        """Return where checkpoints of this experiment are stored, if possible where other machines can read them."""
+        """Return the place for this experiment's checkpoints. If possible, other machines can read it."""
         experiment, theirs = lease["experiment_id"], str(lease["storage"])
         if self._work.storage is not None:
             return join(self._work.storage, experiment)
@@ -269,7 +269,7 @@ class Agent:
         gone: Awaitable[Any] | None,
         rest: Sequence[LogChunk] = (),
     ) -> None:
-        """Send the rest of the log of a trial that has ended."""
+        """Send the part of a trial's log that was not sent before the trial ended."""
         if rest:
             self._later(self._take_logs(segment_id, rest))
 

@@ -24,7 +24,9 @@ TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "it does not exist"}}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "the path names something that does not exist"}
+}
 BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
 SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers at the moment"}}
 BUSY: dict[int | str, dict[str, Any]] = {
@@ -40,7 +42,9 @@ IfMatch = Annotated[
         description="the ETag of the experiment when it was read; the request fails if a user has changed it since",
     ),
 ]
-CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "the state of the named object does not allow the request"}
+}
 
 
 def answer(
@@ -48,13 +52,13 @@ def answer(
 ) -> Response:
     """Return a model as JSON with an ETag.
 
-    If a client sends the ETag in If-None-Match and nothing has changed, the guard turns the answer into a 304.
+    If a client sends the ETag in If-None-Match and nothing has changed, the guard replaces the response with a 304.
 
     Args:
         model: the content.
-        status: the status of the answer.
+        status: the HTTP status of the response.
         headers: further headers.
-        tag: the ETag. By default it is made from the content.
+        tag: the ETag. By default, it is computed from the content.
     """
     body = model.model_dump_json().encode()
     head = {"ETag": tag or etag(body), "Cache-Control": "no-cache", **(headers or {})}
@@ -62,13 +66,13 @@ def answer(
 
 
 def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
-    """Return an experiment. Its ETag begins with the revision; If-Match compares only that."""
+    """Return the response with an experiment. Its ETag begins with the revision, and If-Match compares only the revision."""
     model = Experiment.of(record, store.metrics.names(record.id))
     return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
 
 
 def shown_trial(store: Store, record: TrialRecord, status: int = 200) -> Response:
-    """Return a trial with its segments."""
+    """Return the response with a trial and its segments."""
     return answer(TrialDetail.of(record, store.experiments.by_id(record.experiment_id)), status)
 
 
@@ -77,7 +81,7 @@ def shown_checkpoint(store: Store, record: CheckpointRecord) -> Response:
 
 
 def revision_of(if_match: str | None) -> int | None:
-    """Return the revision in an If-Match header; None if it matches any. Raise Stale for an ETag that no experiment has."""
+    """Return the revision in an If-Match header, or None if any revision matches. Raise Stale if the ETag cannot match."""
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in (if_match or "*").split(",")]
     if "*" in tags:
         return None
@@ -103,13 +107,13 @@ def etag(of: bytes) -> str:
 
 
 def knows(request: Request, tag: str) -> bool:
-    """Return True if the client already has the answer with this ETag."""
+    """Return True if the client already has the response with this ETag."""
     known = request.headers.get("if-none-match", "").split(",")
     return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:
-    """Raise SpecError for query parameters that the route does not have, and suggest the ones that were meant."""
+    """Raise SpecError for query parameters that the route does not have, and suggest the names that were meant."""
     known = _parameters(request.scope["route"].dependant)
     unknown = dict.fromkeys(name for name in request.query_params if name not in known)
     if unknown:
@@ -162,5 +166,5 @@ def _refuse_constant(name: str) -> Any:
 
 
 def plain_text(value: str) -> str:
-    """Remove characters that databases refuse, so that a name with such characters is not found instead of causing an error."""
+    """Replace characters that databases refuse. A name with such characters then causes a 404 and not a database error."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

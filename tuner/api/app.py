@@ -74,7 +74,7 @@ def create_app(
             running. It raises DriverSilent if no driver answers.
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
         figures: returns the driver host's own metrics, or None if there is no host.
-        agents: passes a question of an agent on to `Host.agent`. It raises DriverSilent if there is no driver.
+        agents: passes an agent's question on to `Host.agent`. It raises DriverSilent if there is no driver.
         web: the folder of the built page. None: the one in the package.
     """
     settings = secured(settings)
@@ -135,7 +135,7 @@ def create_app(
     describe(app)
     app.add_middleware(Authenticate, authenticator=context.authenticator, open_metrics=settings.metrics == "open")
     app.add_middleware(Guard, settings=settings)
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # it skips event streams
     app.add_middleware(
         Observe,
         metrics=metrics,

@@ -2,9 +2,9 @@
 
 A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
 the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
-use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: an agent may run trials and do nothing
-else, a viewer may read, an editor may change experiments, an admin may manage tokens and read the audit trail. If the service
-asks for no token (`TUNER_AUTH=auto` on a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
+use it. Its name contains the port, since browsers send a cookie to every port of a host. There are four roles. An agent may
+only run trials, a viewer may read, an editor may change experiments, and an admin may manage tokens and read the audit trail. If
+the service requires no token (`TUNER_AUTH=auto` on loopback without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
 admin named "local".
 """
 
@@ -47,7 +47,7 @@ METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
-"""Routes for programs that run trials. They are all that a token of the role agent may call."""
+"""Routes for programs that run trials. A token of the role agent may call only these routes."""
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
 """Routes that viewers may not read, because the URL of a Slack webhook is secret."""
 
@@ -77,8 +77,8 @@ LOCAL = Identity("local", Role.ADMIN)
 def secured(settings: Settings) -> Settings:
     """Return the settings with `auth` on if it is `auto` and other machines may reach the service.
 
-    That is so if the address is not loopback, if people sign in with an OpenID Connect provider, or if a proxy on this
-    machine forwards requests, which then seem to come from loopback.
+    Other machines may reach it if the address is not loopback, if people sign in with an OpenID Connect provider, or if a
+    proxy on this machine forwards requests. Such requests seem to come from loopback.
 
     Raises:
         OSError: the host is not an address of this machine.
@@ -173,7 +173,7 @@ class Authenticator:
         await asyncio.to_thread(self._store.access.close_session, credential.secret)
 
     def _note_use(self, found: TokenRecord) -> None:
-        """Write the time of its latest use in the background, so that reads neither wait for the write nor fail with it."""
+        """Store in the background that this token is used now. A read neither waits for this write nor fails if it fails."""
         if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
             return
 
@@ -193,7 +193,7 @@ class Authenticator:
             log.warning("the database does not answer, so this is missing from the audit trail: %s (%s)", record, error)
 
     def forget(self, token_id: str) -> None:
-        """Query the database for this token at its next use, because it was revoked."""
+        """Drop a revoked token from the cache, so that the database is queried at its next use."""
         for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
             del self._known[key]
 
@@ -261,7 +261,7 @@ class Authenticate:
             await self._app(scope, receive, noting)
         finally:
             # Attempts without a valid token are not recorded, because anybody could fill the disk with them.
-            # Nor is what agents say: the experiment's log has it, with the name of each agent.
+            # Calls of agents are not recorded either, because the experiment's log has them, with the name of each agent.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if method not in SAFE and identity is not None and not quiet:
                 await self._note(scope, identity, method, path, status)
@@ -334,7 +334,7 @@ def source_of(scope: Scope) -> str:
 
 
 def check_allowed(request: Request) -> None:
-    """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on it, so none is left open."""
+    """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on this, so none is left open."""
     if not request.scope.get("state", {}).get("is_allowed"):
         raise HTTPException(401, "the token of this call was not checked", {"WWW-Authenticate": 'Bearer realm="tuner"'})
 
@@ -366,7 +366,7 @@ def _key(credential: Credential) -> bytes:
 
 
 def _why_refused(credential: Credential | None, required: bool) -> str:
-    """Return why a caller is refused whose credential is unknown or missing."""
+    """Return why a caller with an unknown or missing credential is refused."""
     if credential and not required:
         return "this token is not valid; this service requires no token, so send none"
     wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"

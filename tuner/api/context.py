@@ -27,7 +27,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""The number of threads. There are more than requests that may wait for imports, so that other requests find a free thread."""
+"""The number of threads. Fewer requests may wait for imports, so that other requests always find a free thread."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Context:
         )
 
     def end(self) -> None:
-        """Let event streams and waiting requests end, and stop running imports."""
+        """End event streams and waiting requests, and stop the imports that are running."""
         self.ending.set()
         self.checker.close()
         self._checks.shutdown(wait=False)

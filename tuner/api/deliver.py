@@ -1,7 +1,7 @@
 """Send events to webhooks while the service runs.
 
 This never delays a search: separate threads read events from the database after they were committed, and drivers know
-nothing of webhooks. Each delivery is sent at least once, and repeated with growing pauses until the receiver answers
+nothing about webhooks. Each delivery is sent at least once, and repeated with growing pauses until the receiver answers
 with a status from 200 to 299.
 """
 
@@ -40,7 +40,7 @@ AGAIN_S = 5.0
 """Seconds to wait after an error of the database."""
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""The pause after the first failed attempt, and the longest one. Each is about twice as long as the one before."""
+"""The pause after the first failed attempt, and the longest one. Each pause is about twice as long as the previous one."""
 
 ATTEMPTS = 20
 """The number of failed attempts, over about eleven hours, after which a delivery is given up."""
@@ -88,7 +88,7 @@ def _slack(text: str) -> str:
 
 
 class Deliverer:
-    """Sends deliveries until `run` is cancelled. Several services may do so on one database.
+    """Sends deliveries until `run` is cancelled. Several services can do this on one database at the same time.
 
     Args:
         store: the database.

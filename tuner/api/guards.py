@@ -3,8 +3,8 @@
 A service that requires no token runs code for anybody who can reach it. It listens on loopback, which only users of
 this machine can reach. But any web page in a browser on this machine could send requests too. Therefore:
 
-- The Host header must be a name of loopback, because a foreign site can point its own name at 127.0.0.1. If tokens are
-  required, any name is accepted: such a site has neither a token nor the cookie.
+- The Host header must be a name of loopback or one of TUNER_ALLOWED_HOSTS, because a foreign site can point its own name at
+  127.0.0.1. If tokens are required, any name is accepted: such a site has neither a token nor the cookie.
 - A request that changes something must come from this service's own page, if the browser sends the origin.
 - A body must be JSON, or a zip file where code is uploaded. Browsers send neither for other sites without asking the
   service first (CORS preflight).
@@ -169,7 +169,7 @@ class _HeadOnly:
 
 
 class _NotModified:
-    """Replaces an answer by a 304 without a body if the client has sent its ETag."""
+    """Replaces a response with a 304 without a body if the client has sent the response's ETag."""
 
     def __init__(self, send: Send, known: str) -> None:
         self._send = send

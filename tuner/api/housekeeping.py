@@ -1,6 +1,6 @@
 """Delete rows and code bundles that are older than the settings allow, once an hour while the service runs.
 
-Several services on one database may do so at the same time.
+Several services with the same database can do this at the same time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ async def keep_clean(store: Store, settings: Settings) -> None:
             found = await asyncio.to_thread(clean_up, store, settings, time.time())
             for what, count in found.items():
                 log.info("deleted %d old %s", count, what)
-        except (StoreError, OSError) as error:  # OSError: of the storage of the bundles
+        except (StoreError, OSError) as error:  # OSError: the storage of the bundles failed
             log.warning("could not delete old data; trying again in an hour: %s", error)
         await asyncio.sleep(EVERY_S)

@@ -66,7 +66,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class _Stored(Collector):
-    """Counts experiments and trials by state. While the database does not answer, it reports only that."""
+    """Counts experiments and trials by state. While the database does not answer, only this fact is reported."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

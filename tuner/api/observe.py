@@ -34,7 +34,7 @@ Route = tuple[re.Pattern[str], str]
 
 
 def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextManager[Any]:
-    """Return the span of a request; no span for routes that probes and browsers call all the time."""
+    """Return the span of a request. Routes that probes and browsers call all the time get no span."""
     return nullcontext() if route in QUIET else tracing.span(name, carrier)
 
 

@@ -144,7 +144,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _add_spec(document: dict[str, Any]) -> None:
-    # Answers have the same sections, but with every field required, so they need other names.
+    # Responses have the same sections, but every field is required in them, so their schemas need other names.
     schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}Spec")
     schemas = document["components"]["schemas"]
     schemas.update({f"{name}Spec": section for name, section in schema.pop("$defs", {}).items()})
@@ -275,7 +275,7 @@ def _as_problems(document: dict[str, Any]) -> None:
                         "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
                     }
                 elif status >= "400" and any(ref.endswith("/Problem") for ref in schemas.values()):
-                    # FastAPI gives them the media type of the route's answer, which may be an event stream.
+                    # FastAPI gives error responses the media type of the route's normal response, which may be an event stream.
                     response["content"] = {"application/problem+json": next(iter(content.values()))}
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)

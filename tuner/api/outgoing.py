@@ -1,4 +1,4 @@
-"""Requests to URLs that users have set. They must not reach the service's internal network.
+"""Requests to URLs that users have set. Such requests must not reach the service's internal network.
 
 A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So a change of
 the name's address after the check has no effect. Redirects are not followed, and proxies from the environment are not
@@ -19,13 +19,13 @@ import httpcore
 from tuner.errors import SpecError
 
 TIMEOUT_S = 10.0
-"""Timeout in seconds of one request, from resolving the name to the status of the answer."""
+"""Timeout in seconds of one request, from resolving the name to the HTTP status of the response."""
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Unreachable(Exception):
-    """The request could not be made, or had no answer."""
+    """The request could not be made, or got no response."""
 
 
 def check_url(url: str, *, private: bool) -> None:
@@ -77,10 +77,10 @@ class Outgoing:
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send a POST request and return the status of the answer. The body of the answer is not read.
+        """Send a POST request and return the HTTP status of the response. The response's body is not read.
 
         Raises:
-            Unreachable: the address is not allowed, or there was no answer in time.
+            Unreachable: the address is not allowed, or there was no response in time.
         """
         try:
             async with asyncio.timeout(TIMEOUT_S):

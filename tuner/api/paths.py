@@ -12,14 +12,14 @@ PREFIX = "/api/v1"
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path without the prefix under which the app is mounted or served. Routes are looked up by it."""
+    """Return the path without the prefix under which the app is mounted or served. Routes are looked up by this path."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def meant_path(path: str, templates: Iterable[str]) -> str | None:
-    """Return the path of a route that was most likely meant, or None if none is similar.
+    """Return the path of the route that was most likely meant, or None if no path is similar.
 
     It finds paths with one misspelt part, and paths without the prefix of the API.
     """

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import HTTPConnection
 
 ASK_S = 1.0
-"""Seconds between two checks of an open request. Most checks use the cache, so a token costs one query for all its requests."""
+"""Seconds between two checks of an open request. Most checks use the cache, so all requests of a token cost one query."""
 
 
 class Permission:

@@ -82,7 +82,7 @@ def _ours(_: Request, error: Exception) -> Response:
 
 
 def _database_away(error: Exception) -> Response:
-    """Return a 503. It has a Retry-After header only if nothing was written, so that such a request may always be repeated."""
+    """Return a 503. It has a Retry-After header only if nothing was written, because only then is a repetition always safe."""
     detail = f"the database does not answer at the moment: {error}"
     if may_have_written():
         return problem_response(503, f"{detail}; the request may have been carried out nevertheless")
@@ -121,7 +121,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> str:
-    """Return the methods of the routes with this path, or "" if only the page has it."""
+    """Return the methods of the routes with this path, or "" if only the page has this path."""
     found: set[str] = set()
     for pattern, _, methods in request.app.state.routes:
         if pattern.fullmatch(path_of(request.scope)):

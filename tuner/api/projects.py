@@ -2,8 +2,8 @@
 
 There are two checks. The store that a route uses (`Context.store`) shows only the token's project. And before a route
 is called, the ids in its path are looked up in that store, so that an id of another project is not found. Limited
-tokens may call a route only if its path has such an id or `FILTERED` lists it, so that a new route shows nothing by
-mistake.
+tokens may call a route only if its path has such an id or `FILTERED` lists the route, so that a new route shows nothing
+by mistake.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILTERED = frozenset(
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
-    "lease": lambda store, found: None,  # the driver finds it only under its experiment
+    "lease": lambda store, found: None,  # the driver finds a lease only under the lease's experiment
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
@@ -48,7 +48,7 @@ async def within_project(request: Request, here: Here) -> None:
     """Refuse a call that a token limited to one project may not make.
 
     Raises:
-        NotFound: an id in the path does not exist, or is of another project.
+        NotFound: an id in the path does not exist, or belongs to another project.
         HTTPException: the route is not open to tokens of one project.
     """
     if here.project is None:

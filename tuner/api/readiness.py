@@ -33,7 +33,7 @@ class Readiness:
         return [problem for problem in found if problem is not None]
 
     def close(self) -> None:
-        """Start no further check."""
+        """Start no further checks."""
         self._thread.shutdown(wait=False)
 
     async def _database(self) -> str | None:

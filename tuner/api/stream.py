@@ -56,8 +56,8 @@ class Added(NamedTuple):
 class Form(ABC):
     """The form in which one experiment is streamed. Its methods read the database.
 
-    One thread reads for all clients; it calls `begin` and `added`. `missed` and `greeting` are called for one client
-    each, in separate threads.
+    One thread reads for all clients; it calls `begin` and `added`. Each call of `missed` or `greeting` is for one client, in
+    a separate thread.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Form(ABC):
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
-        """Return the first message for a client that reconnects after `after`. It may end before the entry `upto`."""
+        """Return the first message for a client that has everything up to `after`. It may end before the entry `upto`."""
 
     @abstractmethod
     def greeting(self, seq: int, progress: Progress) -> bytes:
@@ -127,7 +127,7 @@ class Events(Form):
 
 
 class ChangedRows(Form):
-    """Sends changes, as `schemas.Changes`. A client that is far behind is told to read everything again."""
+    """Sends changes in the form of `schemas.Changes`. A client that is far behind is told to read everything again."""
 
     name = "changes"
 
@@ -188,7 +188,7 @@ class Channel:
     def __init__(self, form: Form) -> None:
         self.form = form
         self.progress: Progress | None = None
-        self.ended = False  # whether nothing more will be sent
+        self.ended = False  # True: nothing more will be sent
         self.clients = 0
         self.changed = asyncio.Event()  # replaced by a new one each time it is set
         self.seq = 0  # event_seq up to which messages were made
@@ -361,9 +361,9 @@ def _end(channel: Channel) -> None:
 async def follow(
     tail: Tail, form: Form, after: int, ending: threading.Event, permission: Permission
 ) -> AsyncIterator[bytes]:
-    """Yield everything after the event_seq `after`, and then what is added.
+    """Yield all messages after the event_seq `after`, and then new messages as they are made.
 
-    This ends when the client goes away, when `ending` is set, or when the client's permission ends.
+    This ends when the client disconnects, when `ending` is set, or when the client's permission ends.
     """
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()

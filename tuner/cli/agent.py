@@ -74,7 +74,7 @@ async def _run(make: Callable[[], Agent]) -> int:
 
 
 def _script(command: str, pattern: str | None) -> Callable[[str], Script]:
-    """Return what makes the script of a command, once it is known which metric it must report."""
+    """Return a function that makes the script of a command, given the metric that the script must report."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -150,8 +150,8 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    It runs the experiments that were created over the API. It lists those whose script has ended, and continues them on
-    request.
+    It runs the experiments that were created over the API. It also lists experiments whose script has ended, and continues
+    them on request.
     """
     settings = _settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
@@ -177,18 +177,22 @@ def agent(
     ] = None,
     experiment: Annotated[str, typer.Option(help="exp_..., or its name")] = "",
     command: Annotated[
-        str | None, typer.Option(help="instead of a function: a program and its arguments, as 'train.py --lr {lr}'")
+        str | None,
+        typer.Option(help="a program to run instead of a function, with its arguments, such as 'train.py --lr {lr}'"),
     ] = None,
     metric_pattern: Annotated[
         str | None, typer.Option(help="a regular expression that finds metrics in the output of the program")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="where checkpoints are stored, if not where the experiment says")
+        str | None, typer.Option(help="where checkpoints are stored; by default in the experiment's storage")
     ] = None,
     parallel: Annotated[int, typer.Option(min=1, help="trials that may run at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="name of this agent; by default host:pid")] = None,
     lease_s: Annotated[
-        float, typer.Option(min=1.0, help="seconds without a call from this agent until its trial is started again")
+        float,
+        typer.Option(
+            min=1.0, help="if this agent makes no call for this many seconds, its trials are started again elsewhere"
+        ),
     ] = 60.0,
 ) -> None:
     """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
@@ -358,7 +362,7 @@ def logs(
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="only this process of the trial")] = None,
     segment: Annotated[int | None, typer.Option(min=1, help="which segment of the trial; default: the newest")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="only the last lines, this many")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="only this many lines at the end")] = None,
     search: Annotated[str | None, typer.Option(help="only lines that contain this text, ignoring case")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print what one process writes until it ends")] = False,
 ) -> None:
@@ -384,14 +388,17 @@ def replay(
     scheduler: Annotated[
         str | None, typer.Argument(help="asha, median, freeze_thaw, ...; default: the experiment's own")
     ] = None,
-    options: Annotated[list[str] | None, typer.Argument(help="an option of it, such as reduction_factor=3")] = None,
+    options: Annotated[
+        list[str] | None, typer.Argument(help="an option of the scheduler, such as reduction_factor=3")
+    ] = None,
     search: Annotated[str | None, typer.Option(help="random, tpe, ...; default: the recorded order")] = None,
     concurrent: Annotated[
-        int | None, typer.Option(min=1, help="trials at the same time; default: as many as there were")
+        int | None,
+        typer.Option(min=1, help="trials that train at the same time; default: as many as in the experiment"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
 ) -> None:
-    """Show when another scheduler would have stopped the recorded trials, and at what cost and with what result."""
+    """Show when another scheduler would have stopped the recorded trials, and what the search would have cost and found."""
     from tuner.cli import remote
     from tuner.cli import replay as here
 
@@ -461,13 +468,15 @@ def fork(
         list[str] | None,
         typer.Option("--set", help="change a field of the spec, such as space.lr.upper=0.5; the value is JSON or text"),
     ] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="let the new search learn from its trials")] = False,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="let the new search learn from this experiment's trials")
+    ] = False,
     key: Annotated[
         str | None,
         typer.Option("--idempotency-key", help="idempotency key: a second request with the same key creates nothing"),
     ] = None,
 ) -> None:
-    """Create an experiment from the spec of another one, with changes, and print its id. The service is that of `submit`."""
+    """Create an experiment from the spec of another one, with changes, and print its id. It uses the same service as `submit`."""
     from tuner.cli import experiments
 
     print(experiments.fork(_settings(), experiment, changes or [], learn, key))
@@ -570,7 +579,7 @@ def serve_model(
     predictor: Annotated[
         str,
         typer.Argument(
-            help="FILE.py:CLASS or module:Class: __init__(self, checkpoint, config) and predict(self, inputs)"
+            help="FILE.py:CLASS or module:Class of a class with __init__(self, checkpoint, config) and predict(self, inputs)"
         ),
     ],
     host: Annotated[
@@ -579,14 +588,14 @@ def serve_model(
     port: Annotated[int, typer.Option(help="port to bind; 0 picks a free one")] = 0,
     token_file: Annotated[Path | None, typer.Option(help="a file with the token that callers must send")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="processes that hold the model")] = 1,
-    num_cpus: Annotated[float, typer.Option(min=0, help="CPUs of each")] = 1.0,
-    num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each")] = 0.0,
+    num_cpus: Annotated[float, typer.Option(min=0, help="CPUs of each process")] = 1.0,
+    num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each process")] = 0.0,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     without_ray: Annotated[bool, typer.Option("--without-ray", help="hold the model in this process")] = False,
 ) -> None:
     """Put the best checkpoint of an experiment behind HTTP, until Ctrl-C.
 
-    POST /predict, GET /info, GET /healthz, and POST /rollout, which puts a better checkpoint in its place.
+    The routes are POST /predict, GET /info, GET /healthz and POST /rollout, which replaces the model when there is a better one.
     """
     from tuner.cli import serving
 
@@ -605,7 +614,9 @@ app.add_typer(imports, name="import")
 @imports.command("optuna", cls=OnThisMachine)
 def import_optuna(
     storage: Annotated[str, typer.Argument(help="URL, such as sqlite:///optuna.db, or the path of a journal file")],
-    study: Annotated[str | None, typer.Option("--study", help="its name; needed if there are several")] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", help="name of the study; required if the storage has several")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="name of the experiment; by default that of the study")
     ] = None,
@@ -619,7 +630,7 @@ def import_optuna(
 
 @imports.command("ray", cls=OnThisMachine)
 def import_ray(
-    folder: Annotated[Path, typer.Argument(help="of the experiment, such as ~/ray_results/NAME")],
+    folder: Annotated[Path, typer.Argument(help="the experiment's folder, such as ~/ray_results/NAME")],
     metric: Annotated[str, typer.Option("--metric", help="the reported metric to compare trials by")],
     mode: Annotated[str, typer.Option("--mode", help="min or max")],
     name: Annotated[

@@ -206,7 +206,7 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         target.write(content)
         read = target.read()
         target.unlink()
-    except Exception as error:  # any file system's own error
+    except Exception as error:  # file systems raise errors of many classes
         what = (
             f"{settings.storage}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         )

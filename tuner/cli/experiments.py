@@ -48,7 +48,7 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
 
 
 def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
-    """Change an experiment, of a service or of this home. Return a line that says what it is now."""
+    """Change an experiment of a service or of this home. Return a line with its new revisions."""
     patch = _patch(changes)
     if settings.address is None:
         with Store.open(settings.database_url) as store:

@@ -16,7 +16,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
     """Yield the log of a trial, in pieces of text that include their line breaks.
 
     Name the trial by its id, or by its number and its experiment's id or name. If the query has no segment, the newest
-    one is shown. With `follow`, yield what one rank (0 if the query has none) prints until it ends.
+    segment is shown. With `follow`, yield what one rank (0 if the query has none) prints until it ends.
     """
     with Store.open(settings.database_url) as store:
         trial = id_of(store, public_id)

@@ -1,4 +1,4 @@
-"""Name where each command works. A command has one of these classes as its `cls`, and a test asks that it does."""
+"""Classes that say where a command works. Every command has one of them as its `cls`, which a test checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OnService(TyperCommand):
 class OnThisMachine(TyperCommand):
     """A command that works only on this machine: its home, its database, its Ray. It refuses an address.
 
-    So `tuner --address URL restore FILE` does not replace the database of this home instead of the service's.
+    Otherwise, `tuner --address URL restore FILE` would replace the database of this home and not that of the service.
     """
 
     def invoke(self, ctx: Any) -> Any:

@@ -29,9 +29,9 @@ BROKEN = frozenset({502, 503, 504})
 """Status codes of a proxy that cannot reach the service. The request may have been carried out."""
 PAGE = 1000
 CREATE_S = 300.0
-"""Seconds to wait for the answer to a spec. The service imports the training function before it answers."""
+"""Seconds to wait for the answer to a spec, since the service imports the training function before it answers."""
 FIRST_CONTACT_S = 2.0
-"""Seconds to retry a service that has never answered and refuses connections. Its address is probably wrong."""
+"""Seconds for which to retry a service that has never answered and refuses connections. Its address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
@@ -118,7 +118,7 @@ def _asked_s(answer: httpx.Response | None) -> float:
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
-    """Return a folder as a path. Raise SpecError if there is none."""
+    """Return a folder as a path. Raise SpecError if there is no such folder."""
     folder = Path(path)
     if not folder.is_dir():
         raise SpecError(f"there is no folder {folder}", "/bundle")

@@ -33,7 +33,7 @@ class Log:
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
-        if event.name == "reported" and data["metrics"]:  # most reports of a thinned experiment have none
+        if event.name == "reported" and data["metrics"]:  # most reports of a thinned experiment have no metrics
             row = history_row(
                 data["iteration"], data["segment"], _time(data["time"]), _numbers(data["metrics"]), data.get("step")
             )

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 WEBHOOK_S = 0.25
-"""Seconds between two checks whether the test of a webhook has arrived."""
+"""Seconds between two checks for the outcome of a webhook's test."""
 
 
 class Client:
@@ -112,17 +112,17 @@ class Client:
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send any request and return the JSON of the answer; None if the answer is empty.
+        """Send any request and return the JSON of the response; None if the response has no body.
 
         Args:
             method: GET, POST, ...
             path: the path below ``/api/v1``, such as ``/experiments``.
-            params: query parameters. Those that are None are left out.
+            params: query parameters. Parameters that are None are left out.
             body: sent as JSON, unless it is None.
             headers: further headers.
-            safe: whether repeating the request is harmless even if the first one was carried out. None: depends on the
-                method.
-            timeout_s: how long to wait for the answer. None: as long as for any other request.
+            safe: True if repeating the request is harmless even if the first request was carried out. None: the method
+                decides.
+            timeout_s: how long to wait for the answer. None: the timeout of the other requests.
         """
         answer = self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
         return answer.json() if answer.content else None
@@ -194,11 +194,11 @@ class Client:
         """Yield experiments, newest first.
 
         Args:
-            state: only those in this state.
+            state: only experiments in this state.
             name: only experiments with this text in their name.
-            tags: only experiments with this ``key`` or ``key=value``, or with all of several.
+            tags: only experiments with this tag, written as ``key`` or ``key=value``, or with all tags of a list.
             project: only experiments of this project.
-            archived: "no" leaves archived ones out, "yes" lists only those, "all" both.
+            archived: "no" leaves archived experiments out, "yes" yields only archived ones, "all" yields both.
             limit: yield at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
@@ -365,7 +365,7 @@ class ExperimentHandle:
     def __init__(self, client: Client, called: str) -> None:
         self.client = client
         self.id = called
-        """``exp_...``, or before the first request what `Client.experiment` was given, which may be a name."""
+        """``exp_...``. Before the first request, it is what `Client.experiment` was given, which may be a name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r} at {self.client.address})"
@@ -393,7 +393,7 @@ class ExperimentHandle:
             pause_s = min(pause_s * 1.5, 1.0)
 
     def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Call any verb of an experiment, such as "pause", and return the JSON of the answer."""
+        """Call any verb of an experiment, such as "pause", and return the JSON of the response."""
         return self.client.request("POST", f"{self._path()}/{verb}", body=body, safe=body is None)
 
     def pause(self) -> schemas.Experiment:
@@ -450,9 +450,10 @@ class ExperimentHandle:
 
         Args:
             etag: the ETag of an earlier answer. If the experiment has changed since, raise Conflict and change nothing.
-            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``. A `space` has the parameters that
-                change, as `tuner.uniform(0, 1)` or in their JSON form, and None for those to remove; `assume` has the value
-                that each new parameter had in the trials so far, or None to leave their results out.
+            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``. A `space` maps each
+                parameter that changes to its new domain, such as `tuner.uniform(0, 1)` or its JSON form, and each parameter to
+                remove to None. `assume` maps each new parameter to the value that it had in the trials so far, or to None to
+                leave the results of those trials out.
         """
         if isinstance(changes.get("space"), Mapping):
             changes["space"] = space_patch(changes["space"])
@@ -483,7 +484,7 @@ class ExperimentHandle:
         """Yield trials, by number unless `sort` says otherwise.
 
         Args:
-            state: only those in this state.
+            state: only trials in this state.
             sort: a column such as ``best_value`` or ``params.lr``; a minus before it sorts in descending order.
             where: conditions such as ``best_value>=0.9``, all of which must hold.
             limit: yield at most this many.
@@ -535,7 +536,7 @@ class ExperimentHandle:
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric}))
 
     def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
-        """Return how much each parameter mattered, by the trials that meet all of these conditions."""
+        """Return how much each parameter mattered, computed from the trials that meet all of these conditions."""
         conditions = [where] if isinstance(where, str) else where
         return read(schemas.Importances, self._get("/importance", {"where": conditions}))
 
@@ -544,7 +545,7 @@ class ExperimentHandle:
         return read(schemas.Timeline, self._get("/timeline", {"first": first, "limit": limit}))
 
     def forecast(self, hours: float = 1.0) -> schemas.Forecast:
-        """Predict when the search ends, its best value then, and the gain of this many additional GPU hours."""
+        """Predict when the search ends, its best value then, and the gain from this many additional GPU hours."""
         return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
 
     def best(self) -> schemas.Best | None:
@@ -559,8 +560,8 @@ class ExperimentHandle:
         """Yield changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
 
         Args:
-            after: yield only changes after this event_seq. None: first the current row of the experiment, then changes
-                from now on.
+            after: yield only changes after this event_seq. None: yield the current row of the experiment first,
+                and then changes from now on.
         """
         if after is None:
             after = (self.get()).last_event_seq
@@ -585,7 +586,7 @@ class ExperimentHandle:
         """Return what `tuner.run` returns: all trials with their history, the best ones, their checkpoints.
 
         Args:
-            space: the search space. None: the one of the service, which lacks Python objects in choices.
+            space: the search space. None: the space that the service returns, in which choices lack their Python objects.
         """
         experiment = self.get()
         log = Log()
@@ -642,7 +643,7 @@ class TrialHandle:
         return read(schemas.TrialDetail, self._get(""))
 
     def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Call any verb of a trial, such as "stop", and return the JSON of the answer."""
+        """Call any verb of a trial, such as "stop", and return the JSON of the response."""
         return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
 
     def retry(self) -> schemas.TrialDetail:
@@ -668,7 +669,7 @@ class TrialHandle:
         return read(schemas.TrialDetail, self.act("stop"))
 
     def kill(self) -> schemas.TrialDetail:
-        """End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues."""
+        """End the trial's processes at once, without waiting for a report or a last checkpoint. The experiment continues."""
         return read(schemas.TrialDetail, self.act("kill"))
 
     def logs(
@@ -686,7 +687,7 @@ class TrialHandle:
         return read(schemas.Logs, self._get("/logs", params)).items
 
     def follow_log(self, rank: int = 0, segment: int | None = None) -> Iterator[str]:
-        """Yield what one rank has printed and still prints until it ends, in pieces of text."""
+        """Yield the output of one rank in pieces: first what it has printed so far, and then what it prints until it ends."""
         path = f"{API}/trials/{self.id}/logs/text"
         params = plain({"rank": rank, "segment": segment, "follow": True})
         try:
@@ -706,11 +707,11 @@ class TrialHandle:
         return read(schemas.TrialCurves, self._get("/curves", {"x": x, "max_points": points}))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
-        """Return the CPU, memory and GPU use of its ranks over time."""
+        """Return the CPU, memory and GPU use of the trial's ranks over time."""
         return read(schemas.Usage, self._get("/usage", {"rank": rank, "segment": segment})).items
 
     def lineage(self) -> schemas.Lineage:
-        """Return the segments that led to its weights, and the schedule of configurations."""
+        """Return the segments that led to the trial's weights, and the schedule of configurations."""
         return read(schemas.Lineage, self._get("/lineage"))
 
     def neighbours(self, limit: int = 8) -> schemas.Neighbours:

@@ -71,7 +71,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return the storage as an absolute path or URI. Anything else is returned as it is; the check of the spec refuses it."""
+    """Return the storage as an absolute path or URI. Other values are returned unchanged; the check of the spec refuses them."""
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -126,10 +126,12 @@ def run_config(config: Any) -> dict[str, Any]:
 
 
 def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks of a `RunConfig` that can be called here. Warn of the others."""
+    """Return the callbacks of a `RunConfig` that can be called here. Warn about callbacks that cannot."""
     used = []
     for callback in callbacks:
-        if any(kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__):  # it needs trials of Ray's
+        if any(
+            kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__
+        ):  # such a callback needs Ray's trial objects
             why = "tuner.callbacks has loggers of the same names"
         elif not hasattr(callback, "on_trial_result"):  # Ray Train's
             why = "tuner calls callbacks of trials, not of workers"
@@ -273,7 +275,7 @@ def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str
 
 
 def _stored(trainable: Any, storage: str, address: Any) -> Any:
-    """Store the objects of tuner.with_parameters where every worker can read them; those of a service in a separate folder."""
+    """Store the objects of tuner.with_parameters where every worker can read them. For a service, use a separate folder."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(

@@ -26,12 +26,12 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     """Return where the trials of this experiment run.
 
     Args:
-        spec: of the experiment.
+        spec: the spec of the experiment.
         code: its training function by value; None if it is imported by name.
         ray_address: the cluster that the script or its environment names.
 
     Raises:
-        SpecError: the spec asks for the local executor, which cannot run them.
+        SpecError: the spec asks for the local executor, which cannot run these trials.
     """
     if spec.executor == "agents":
         raise SpecError(

@@ -47,7 +47,7 @@ class Area:
 
     def show(self, page: str, plain: str) -> None:
         """Show this HTML. Front ends without HTML show the plain text."""
-        from IPython.display import display  # loaded already, because there is a kernel
+        from IPython.display import display  # the kernel has loaded this module already
 
         data = {"text/html": page, "text/plain": plain}
         if self._handle is None:

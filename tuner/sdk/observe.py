@@ -27,21 +27,22 @@ LOOK_S = 0.5
 def observe(
     experiment: str, callbacks: Sequence[Any], *, address: str | Client | None = None, follow: bool = True
 ) -> None:
-    """Call callbacks with the log of an experiment until it has ended or is paused. Each continues at the entry where it stopped.
+    """Call callbacks with the entries of an experiment's log, until the experiment has ended or is paused.
 
-    It works for experiments that have ended, too, so an old search can be sent to MLflow or written to CSV files.
+    Each callback continues where it stopped before. This works for experiments that have ended, too, so an old search can be
+    sent to MLflow or written to CSV files.
 
         tuner.observe("digits", [tuner.callbacks.MLflowLoggerCallback("sqlite:///mlflow.db")])
 
     Args:
-        experiment: ``exp_...``, or its name if no other has it.
-        callbacks: as for `tuner.run`. How far each one has come is kept in the home, under the name of its class.
+        experiment: ``exp_...``, or the experiment's name if no other experiment has it.
+        callbacks: as for `tuner.run`. The position of each callback in the log is kept in the home, under the name of its class.
         address: URL of a service that has the experiment, or a client of `tuner.connect`. None: the database of this home.
-        follow: False to return as soon as all that is in the log now has been passed on.
+        follow: False: return once the callbacks have got all entries that are in the log now.
 
     Raises:
         NotFound: there is no such experiment.
-        SpecError: something in `callbacks` is no callback.
+        SpecError: an item of `callbacks` is not a callback.
     """
     several = checked(callbacks)
     if not several:

@@ -132,7 +132,9 @@ class Reader:
                     **data["metrics"], "training_iteration": iteration, "timestamp": entry.time, "trial_id": trial.trial_id,
                     "config": trial.config,
                 }  # fmt: skip
-                if trial.number not in self._begun:  # its first report came before the event that all ranks had started
+                if (
+                    trial.number not in self._begun
+                ):  # its first report came before the event that says that all ranks have started
                     trial.status = "running"
                     self._begun.add(trial.number)
                     yield Call("on_trial_start", about)
@@ -182,7 +184,7 @@ class Observer:
 
     def __init__(self, callback: Any, name: str, source: LogSource, folder: Path) -> None:
         self.callback, self.name = callback, name
-        self.error = ""  # the first one
+        self.error = ""  # the first error
         self.errors = 0
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
@@ -325,7 +327,7 @@ class Observers:
             self.finish(PATIENCE_S)
 
     def finish(self, patience_s: float | None) -> None:
-        """Wait until all callbacks have read the whole log, at most this long. Print which ones failed or are behind."""
+        """Wait until all callbacks have read the whole log, but at most this long. Print which callbacks failed or are behind."""
         deadline = None if patience_s is None else time.monotonic() + patience_s
         self._finished = True
         for observer in self._observers:

@@ -27,7 +27,7 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 ROWS = 16
 PLAIN_EVERY_S = 5.0
 NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
-"""The least seconds between two updates in a notebook: if there is news, and if only the clock has changed."""
+"""The shortest intervals between two updates in a notebook, in seconds: if there is news, and if only the clock has changed."""
 FAILED = 50
 TOLD_FAILURES = 3
 """The number of different failures that are shown in full while a search runs. Further ones are only counted."""
@@ -100,11 +100,11 @@ class Progress:
         echo: Echo | None = None,
         reopens: bool = False,
     ) -> None:
-        """Show an experiment. reopens: it has ended and is about to run again, so its old end is not shown."""
+        """Show an experiment. reopens: it has ended and is about to run again, so its earlier end is not shown."""
         self._reopens = reopens
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
-        if self._area is not None:  # lines are printed like those of any cell, each without a block of its own
+        if self._area is not None:  # a console that knows of the notebook would put each line into a separate block
             console = Console(force_jupyter=False, force_terminal=False, width=120)
         self.console = console or Console(stderr=False)
         self._echo = echo
@@ -113,7 +113,7 @@ class Progress:
         self._printed = 0.0  # when the line was last printed, if there is no table
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # the data that the table shows
         self._seen_seq = -1
-        self._behind = False  # whether something new is not shown yet
+        self._behind = False  # True: something new is not shown yet
         self._warned_seq = 0
         self._space: Revisions | None = None
         self._said_budget = self._away = False
@@ -224,7 +224,7 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
-                if failure.get("cause") != "exception":  # the failure's traceback already contains it
+                if failure.get("cause") != "exception":  # else the traceback says enough
                     self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
@@ -296,7 +296,7 @@ class Progress:
         ]
 
     def _trials(self, record: ExperimentRecord) -> list[TrialRecord]:
-        """Return the running trials, then the newest of the others."""
+        """Return the running trials, and then the newest other trials."""
         rows: list[TrialRecord] = []
         for state in ("running", "pending"):
             rows += self.source.trials(state, ROWS)

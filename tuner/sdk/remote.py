@@ -65,7 +65,7 @@ def _begun(
     verbose: int,
     callbacks: Sequence[Any],
 ) -> Result:
-    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the last_event_seq from before."""
+    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the earlier last_event_seq."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
@@ -107,7 +107,7 @@ def _follow(
     The first Ctrl-C pauses it. The second ends this call, but not the experiment.
 
     looks: a handle of the same experiment with a short timeout.
-    before: the last_event_seq from before the service acted. An end at or before it is from an earlier run.
+    before: the last_event_seq when the service had not acted yet. An end at or before it belongs to an earlier run.
     """
     with (
         Progress(_Served(looks), show=verbose > 0) as progress,

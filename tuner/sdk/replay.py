@@ -67,7 +67,7 @@ def recommend_scheduler(
 ) -> Recommendation:
     """Recommend a scheduler, by replaying the experiments of this home under several schedulers.
 
-    A replay counts only if none of its trials is censored, because only then its cost and its result are known. So
+    A replay counts only if none of its trials is censored, because only then are its cost and its result known. So
     experiments whose trials were trained to the end are the most useful. Each scheduler is judged by the share of the
     training that it would have saved, and by how much worse its best trial would have been, with 95 % confidence
     intervals over the experiments.
@@ -77,8 +77,9 @@ def recommend_scheduler(
 
     Args:
         experiments: their ids or names. None: all that have ended.
-        schedulers: the ones to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median, HyperBand.
-        project: only the experiments of this project. None: of all.
+        schedulers: the schedulers to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median,
+            HyperBand.
+        project: only the experiments of this project. None: of all projects.
     """
     with database() as store:
         if experiments is not None:

@@ -48,11 +48,11 @@ class TrialResult:
     config: Mapping[str, Any]  # the current configuration
     iterations: int
     metrics: Mapping[str, float]  # the newest value of each metric
-    # of the best report that satisfies the constraints; of the best report of all if none does
+    # These are of the best report that satisfies the constraints; if no report does, of the best report.
     best_value: float | None
     best_iteration: int | None  # training_iteration of that report
     best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one
-    feasible: bool | None  # whether its result satisfies the constraints; None if there are none, or no report
+    feasible: bool | None  # True if its result satisfies the constraints; None without constraints or reports
     last_value: float | None
     reason: str
     error: str | None  # one line: which rank failed, where, and why
@@ -61,15 +61,15 @@ class TrialResult:
     notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
     checkpoint: Checkpoint | None = field(
         repr=False
-    )  # its newest checkpoint; result.best_checkpoint is the one of the best value
+    )  # its newest checkpoint; result.best_checkpoint belongs to the best value
     history: list[dict[str, float]] = field(repr=False)
-    """One dict a report: its metrics, training_iteration, segment, time, and the `step` that came with it, if any."""
+    """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
     COLUMNS: ClassVar[notebook.Columns] = (
         ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
     )  # fmt: skip
 
     def cells(self) -> tuple[object, ...]:
-        """Return what a table in a notebook shows of it."""
+        """Return the cells of its row in a notebook's table."""
         config = notebook.short(dict(_flat(self.best_config)))
         return (
             self.number, self.state, self.iterations, notebook.number(self.best_value), config, self.error or self.reason,
@@ -158,13 +158,13 @@ class Result:
             if there is none; `error` says why.
         best_value: the value of that report.
         best_config: the configuration that led to it.
-        best_checkpoint: its checkpoint.
+        best_checkpoint: the checkpoint of that report.
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
             best last value. None if no trial reached its end.
         best_finished_value: its last value.
-        errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note. Ray Tune's
-            ResultGrid has the same.
-        num_errors: how many there are.
+        errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note, as in
+            Ray Tune's ResultGrid.
+        num_errors: the number of failed trials.
     """
 
     def __init__(self, found: Found) -> None:
@@ -232,7 +232,7 @@ class Result:
         """The best trial, like `best_trial`, but never None.
 
         Raises:
-            TrialError: there is none. The message says why; the cause is the error of the first trial that failed.
+            TrialError: there is no best trial. The message says why; the cause is the error of the first trial that failed.
         """
         if self.best_trial is None:
             why = self.error or "no trial has reported yet"
@@ -282,10 +282,10 @@ class Result:
         All reports that satisfy the constraints count.
 
         Args:
-            reference: for each objective a value that is worse than any of interest, such as ``{"loss": 1.0, "size": 10}``.
+            reference: a value for each objective that is worse than any value of interest, such as ``{"loss": 1.0, "size": 10}``.
 
         Raises:
-            SpecError: it lacks an objective.
+            SpecError: `reference` lacks an objective.
             Conflict: most points of the search were deleted (``TUNER_POINT_DAYS``).
         """
         if self._thinned_at is not None:
@@ -354,7 +354,7 @@ class Result:
         """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``.
 
         If the search has constraints, the column `feasible` tells whether the trial or report satisfies them.
-        If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns what is left, and warns.
+        If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining points, and warns.
         """
         import pandas as pd  # takes a second to load
 

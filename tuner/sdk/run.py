@@ -92,7 +92,7 @@ def run(
 
     Args:
         trainable: a function that calls `tuner.report`, or its name as "module:name". Every rank calls it as
-            ``trainable(config)`` after torch.distributed was set up. Functions are pickled by value, so those of
+            ``trainable(config)`` after torch.distributed has been set up. Functions are pickled by value, so those of
             notebooks and scripts work. Classes with `setup` and `step` work, and so does code written for Ray:
             functions, `tune.Trainable` classes, `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work
@@ -279,9 +279,9 @@ def resume(
     follows it.
 
     Args:
-        experiment_id: ``exp_...``, or the experiment's name if no other has it.
+        experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
         ray_address: as for `run`.
-        callbacks: as for `run`. Each one continues where it stopped; its class name identifies it.
+        callbacks: as for `run`. Each callback continues where it stopped; its class name identifies it.
         verbose: as for `run`.
 
     Raises:
@@ -382,7 +382,7 @@ def _drive(
 ) -> Result:
     """Let a driver host run the experiment to its end, and show progress.
 
-    keep: whether the next call may use the same host. It may not if the host has imported user code, because that code
+    keep: True if the next call may use the same host. It may not if the host has imported user code, because that code
         may change.
     """
     spec = store.experiments.get(experiment_id).spec
@@ -424,7 +424,7 @@ def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -
     """Update the progress, and pass on Ctrl-C.
 
     Raises:
-        KeyboardInterrupt: it was pressed twice.
+        KeyboardInterrupt: Ctrl-C was pressed twice.
     """
     if interrupts.count > 1:
         raise KeyboardInterrupt
@@ -480,7 +480,7 @@ def _drive_on_ray(
 def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
-    With `alone` (a private Ray on this machine), this is found out without starting Ray, which takes seconds.
+    With `alone` (a private Ray on this machine), this is checked without starting Ray, which would take seconds.
     """
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)

@@ -26,7 +26,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """One experiment, as `tuner.experiments` lists it. `load` reads the rest."""
+    """One experiment, as `tuner.experiments` lists it. `load` reads the whole result."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class ExperimentSummary:
     )  # fmt: skip
 
     def cells(self) -> tuple[object, ...]:
-        """Return what a table in a notebook shows of it."""
+        """Return the cells of its row in a notebook's table."""
         params = notebook.short(self.best_params or {})
         created = f"{self.created_at:%Y-%m-%d %H:%M}"
         value = notebook.number(self.best_value)

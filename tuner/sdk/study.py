@@ -89,11 +89,11 @@ def create_study(
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
         project: project of the experiment.
-        load_if_exists: whether to continue a study of this name. False raises Conflict if there is one.
+        load_if_exists: continue the study of this name, if there is one. False raises Conflict instead.
 
     Raises:
         SpecError: an argument is wrong.
-        Conflict: another process drives a study of this name, or that study has another space, objective or scheduler.
+        Conflict: another process drives a study of this name, or the existing study has another space, objective or scheduler.
     """
     given = dict(locals())
     mistakes, built = ErrorCollector(), Space({})
@@ -173,7 +173,7 @@ def _close_all() -> None:
 
 
 class Study:
-    """A search whose trials you run yourself. Made by `tuner.create_study`. Its methods may be called from any thread.
+    """A search whose trials you run yourself. `tuner.create_study` returns it. Its methods may be called from any thread.
 
     Attributes:
         id: ``exp_...``, as `tuner list`, the page and the API show it.
@@ -201,8 +201,8 @@ class Study:
         It may be a trial that was paused before. Then continue it from its `iteration` and `checkpoint`.
 
         Args:
-            timeout_s: how long to wait, in seconds, if no trial may start before others have reported. It is useful if
-                several threads ask.
+            timeout_s: how long to wait, in seconds, if no trial can start until other trials have reported. This helps
+                only if several threads call `ask`.
 
         Raises:
             Conflict: `max_concurrent_trials` trials are training already, or no trial could start in time.
@@ -283,7 +283,7 @@ class StudyTrial:
             step: your own step count, if it differs from the number of reports.
 
         Raises:
-            SpecError: the objective is missing and probably misspelt, or this is the last report and none had it.
+            SpecError: the objective is missing and probably misspelt, or this is the last report and no report had it.
                 Nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)

@@ -44,25 +44,25 @@ def export(
 
     The folder contains the model in each format, `config.json`, and `README.md` with the configuration, the metric and its
     best value, the experiment and the trial, the lineage of the weights, and versions of libraries. An exported program is
-    run on the example input, and must return what the model returns. If anything fails, no folder is left.
+    run on the example input, and must return what the model returns. If anything fails, no folder is left behind.
 
     Args:
         source: a result, the id or name of an experiment in this home's database, or a checkpoint.
-        folder: the folder to make. It must not exist, or be empty.
+        folder: the folder to create. If it exists already, it must be empty.
         model: the model as it was trained, a function that makes it from the configuration, or the class of a
             LightningModule. Only "safetensors" can do without it; it then contains what `tuner.torch.load_weights` finds.
         formats: "safetensors": the weights, in `model.safetensors`. "torch_export": weights and code, in `model.pt2`, which
             `torch.export.load` reads without the class of the model. "onnx": the same in `model.onnx`, for other runtimes.
         example_input: what the model is called with: a tensor, a tuple of positional arguments, or a dict of keyword
             arguments. "torch_export" and "onnx" need it.
-        dynamic_batch: allow any size of the first dimension of each tensor in `example_input`, if the model does. The
-            example then needs at least two rows. False fixes the sizes.
+        dynamic_batch: allow any size of the first dimension of each tensor in `example_input`, if the model can handle it.
+            The example then needs at least two rows. False fixes the sizes.
         config: the configuration, if `source` is a checkpoint.
 
     Raises:
         SpecError: a format is unknown, or a format lacks its model, its example input or its library.
         CheckpointError: there is no checkpoint, or its weights do not fit the model.
-        TunerError: torch cannot export the model, or the exported program returns something else than the model.
+        TunerError: torch cannot export the model, or the exported program does not return what the model returns.
     """
     _check(formats, model, example_input)
     target = Path(folder).absolute()
@@ -156,7 +156,7 @@ def _write_safetensors(path: Path, weights: Mapping[str, torch.Tensor], found: O
     from safetensors.torch import save_file
 
     known = {"format": "pt", "experiment": found.experiment, "trial": found.trial, "metric": found.metric}
-    # a copy of each: the format has no tensors that share memory
+    # tensors are copied, because they cannot share memory in this format
     apart = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     save_file(apart, path, {name: str(value) for name, value in known.items() if value is not None})
     return "the weights: `safetensors.torch.load_file`"
@@ -208,7 +208,7 @@ def _write_onnx(path: Path, program: Any) -> str:
 def _explained(by: str, what: Any, act: Callable[[], Any]) -> Any:
     try:
         return act()
-    except Exception as error:  # torch raises many kinds
+    except Exception as error:  # torch raises exceptions of many classes
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TunerError(f"{by} cannot export this {type(what).__name__}: {reason}") from error
 

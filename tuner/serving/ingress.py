@@ -28,7 +28,7 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
 
     Args:
         rollouts: returns the models. It is called with each request.
-        token: what callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: nothing.
+        token: what callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need no token.
     """
 
     async def checked(authorization: Annotated[str, Header()] = "") -> None:
@@ -62,7 +62,7 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
 
     @app.post("/rollout", dependencies=needs_token)
     async def rollout() -> dict[str, Any]:
-        """Put the best checkpoint of the experiment, as it is now, in the place of the model. Answer when it is done."""
+        """Replace the model with the checkpoint that is now the best of the experiment. Answer when this is done."""
         try:
             return await rollouts().roll_out()
         except RolloutFailed as error:
@@ -72,6 +72,6 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
 
 
 def _cause(error: Exception) -> str:
-    """Return the error of the user's code. Ray wraps it in one of its own."""
+    """Return the error of the user's code. Ray wraps it in an error of its own class."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {cause}"

@@ -45,7 +45,7 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
 
     Args:
         source: a result, an experiment, or a checkpoint.
-        config: the configuration of the model. By default, the result's best one.
+        config: the configuration of the model. None: the configuration of the result.
 
     Raises:
         CheckpointError: the search has no best checkpoint.
@@ -84,7 +84,7 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it. What JSON lacks becomes its `repr`, and NaN and infinite numbers become None."""
+    """Return a JSON value. An object that JSON cannot represent becomes its `repr`; NaN and infinite numbers become None."""
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

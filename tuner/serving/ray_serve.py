@@ -1,7 +1,7 @@
 """`tuner.serving.deployment`: the best checkpoint of a search behind Ray Serve.
 
-Each release is an application of Ray Serve of its own, `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and
-passes inputs on to the newest release that runs. It keeps no state: if its process dies, the next one asks Ray Serve.
+Each release is a separate application of Ray Serve: `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and
+passes inputs on to the newest release that runs. It keeps no state: if its process dies, the next process asks Ray Serve.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Options:
 
 
 def finder(experiment: str, settings: Settings) -> Find:
-    """Return a function that any process of this machine can call, to find the best checkpoint of an experiment as it is now.
+    """Return a function that finds the current best checkpoint of an experiment. Any process of this machine can call it.
 
     It asks the service if the settings name one, else the database. It raises NotFound at once if there is no such
     experiment.
@@ -79,7 +79,7 @@ def _best_there(address: str, token: str | None, experiment: str) -> Origin:
 
 
 class Deployment:
-    """A model that answers over HTTP. `close` ends it, and what was started for it; so does the end of a `with` block."""
+    """A model that answers over HTTP. `close`, or the end of a `with` block, ends it and all that was started for it."""
 
     def __init__(self, name: str, url: str, ending: contextlib.ExitStack) -> None:
         self.name, self.url = name, url
@@ -133,8 +133,8 @@ def deployment(
             print(httpx.post(f"{deployed.url}/predict", json={"inputs": images}).json())
 
     `POST /predict` calls `predict`, `GET /info` says where the model comes from, `GET /healthz` answers when it is ready, and
-    `POST /rollout` puts the best checkpoint as it is then in its place. The old model answers until the new one is ready,
-    and stays if the new one fails. So for the time of a rollout both need their resources.
+    `POST /rollout` replaces it with the checkpoint that is then the best. The old model answers until the new one is ready,
+    and stays if the new one fails. So both need their resources during a rollout.
 
     Args:
         experiment: ``exp_...``, or its name, in this home's database or on the service of TUNER_ADDRESS; or a function that
@@ -146,16 +146,16 @@ def deployment(
         name: the name of the application of Ray Serve.
         route_prefix: the path under which it answers.
         num_replicas: how many processes hold the model.
-        num_cpus: the CPUs of each.
-        num_gpus: the GPUs of each.
-        runtime_env: Ray's runtime environment of each.
+        num_cpus: the CPUs of each process.
+        num_gpus: the GPUs of each process.
+        runtime_env: Ray's runtime environment of each process.
         timeout_s: a model that is not ready after this many seconds has failed.
         ray_address: a Ray cluster. None: the Ray that this process is connected to, else a private one on this machine. If
             Ray Serve runs there already, its host and port are used.
 
     Raises:
         NotFound: there is no such experiment.
-        CheckpointError: it has no best checkpoint.
+        CheckpointError: the experiment has no best checkpoint.
         TunerError: Ray Serve is not installed, or the predictor failed.
     """
     check_host(host, token)
@@ -210,7 +210,7 @@ def _serve_runs() -> bool:
 
 
 def _this_node() -> dict[str, float]:
-    """Return a resource that only this node has: the database may be a file on it."""
+    """Return a resource that only this node has, since the database may be a file on this node."""
     ray = importlib.import_module("ray")
     return {f"node:{ray.util.get_node_ip_address()}": 0.001}
 
@@ -222,13 +222,13 @@ def _free_port(host: str) -> int:
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Raise SpecError if others could reach a model without a token."""
+    """Raise SpecError if other machines could use a model without a token."""
     if token is None and not is_here(host):
         raise SpecError(f"other machines can reach {host}: pass a token that callers must send", "/token")
 
 
 def by_value(predictor: Callable[..., Any]) -> None:
-    """Send the predictor's module with it, unless it is installed: other processes may not find it."""
+    """Pickle the predictor's module by value, unless it is installed, since other processes may not find the module."""
     module = sys.modules.get(getattr(predictor, "__module__", ""))
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":
@@ -289,13 +289,13 @@ class OnServe:
             _serve().delete(app)
 
     def end_all(self, keep: int | None = None) -> None:
-        """End every release but one."""
+        """End every release except `keep`."""
         for version in self.versions():
             if version != keep:
                 self.end(f"{self._name}-v{version}")
 
     def versions(self, state: str | None = None) -> list[int]:
-        """Return the releases that are there, by default in any state, oldest first."""
+        """Return the versions of the existing releases, oldest first. state: only releases in this state."""
         prefix = f"{self._name}-v"
         with contextlib.suppress(Exception):
             return sorted(
@@ -313,7 +313,7 @@ class OnServe:
 
 
 def _why(status: Any) -> str:
-    """Return what Ray Serve says about a failure. Of a traceback, return the last line, which is the user's error."""
+    """Return what Ray Serve says about a failure. If that is a traceback, return its last line, which is the user's error."""
     if status is None:
         return ""
     messages = [str(one.message) for one in status.deployments.values() if one.message] or [str(status.message)]
@@ -332,7 +332,7 @@ class _OnServe:
 
 
 _here: list[FastAPI] = []
-"""The application of the replica that this process is."""
+"""The application of this process, which is a replica."""
 
 
 class Ingress:
@@ -345,7 +345,7 @@ class Ingress:
         current = await stage.newest()
         await asyncio.to_thread(
             stage.end_all, current.release.version
-        )  # a rollout ended with the process before this one
+        )  # a rollout was cut off when the previous process died
         rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]
 

@@ -52,11 +52,11 @@ class Stage(Protocol):
     """A place where models run: this process, or Ray Serve."""
 
     async def up(self, release: Release) -> Running:
-        """Return the model once it is ready. If it fails, raise, and leave nothing of it."""
+        """Return the model once it is ready. If it fails, raise the error and leave nothing behind."""
         ...
 
     async def down(self, running: Running) -> None:
-        """End a model that gets no more inputs, after it has answered those that it has."""
+        """End a model that gets no more inputs, after it has answered the inputs that it has."""
         ...
 
 
@@ -70,13 +70,13 @@ class Rollouts:
     def __init__(self, find: Find, stage: Stage, current: Running) -> None:
         self._find, self._stage = find, stage
         self.current = current
-        self._newest = current.release.version  # also of those that failed, so that no version is used twice
+        self._newest = current.release.version  # failed releases count too, so that no version is used twice
         self._one_at_a_time = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(cls, find: Find, stage: Stage) -> Rollouts:
-        """Bring up the first model. Raise what it raises."""
+        """Bring up the first model. If that fails, raise its error."""
         found = await asyncio.to_thread(find)
         return cls(find, stage, await stage.up(Release(1, found)))
 
@@ -84,12 +84,12 @@ class Rollouts:
         return self.current.release.info()
 
     async def predict(self, inputs: Any) -> tuple[Any, int]:
-        """Return the outputs, and the version of the model that they are from."""
+        """Return the outputs, and the version of the model that computed them."""
         running = self.current
         return await running.predict(inputs), running.release.version
 
     async def roll_out(self) -> dict[str, Any]:
-        """Put the best checkpoint in the place of the current one, unless it is the same. Return what changed, and the info.
+        """Replace the current model if another checkpoint is now the best. Return the info, and whether the model has changed.
 
         Raises:
             RolloutFailed: the best checkpoint cannot be found, or its model did not come up.
@@ -121,7 +121,7 @@ class Model:
         self.predictor = predictor(release.origin.checkpoint, dict(release.origin.config))
 
     async def predict(self, inputs: Any) -> Any:
-        """Return the outputs as values that JSON has."""
+        """Return the outputs as JSON values."""
         outputs = self.predictor.predict(inputs)
         return as_json(await outputs if inspect.isawaitable(outputs) else outputs)
 
@@ -130,7 +130,7 @@ class Model:
 
 
 class InProcess:
-    """Models in this process, without Ray. Each gets one input at a time, in a thread."""
+    """Models in this process, without Ray. Each model gets one input at a time, in a thread."""
 
     def __init__(self, predictor: Callable[..., Any]) -> None:
         self._predictor = predictor
@@ -139,7 +139,7 @@ class InProcess:
         return _InThread(await asyncio.to_thread(Model, release, self._predictor))
 
     async def down(self, running: Running) -> None:
-        """Do nothing: the model ends with its last call."""
+        """Do nothing: the model is freed after its last call."""
 
 
 class _InThread:
@@ -157,7 +157,7 @@ def as_json(value: Any) -> Any:
     """Return tensors, arrays and numbers of NumPy as lists and numbers.
 
     Raises:
-        TypeError: there is something else that JSON lacks.
+        TypeError: the value contains an object that JSON cannot represent.
     """
     if hasattr(value, "tolist"):
         return value.tolist()

@@ -1,7 +1,7 @@
 """Tokens, which say who may use the service, and the audit trail, which says who changed what.
 
-A token is shown once, when it is made. The database has only its SHA-256. A token is 32 random bytes, so a slow hash, as
-for passwords, would add nothing.
+A token is shown only once, when it is created. The database has only its SHA-256. A token is 32 random bytes, so a slow hash,
+as for passwords, would not make it safer.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ PREFIX = "tnr_"
 """The prefix of tokens, by which scanners for leaked secrets recognise them."""
 
 SESSION_PREFIX = "tns_"
-"""The prefix of the values of cookies."""
+"""The prefix of the secrets of sessions, which are the values of cookies."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
 """The longest lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
-"""The latest use of a token is written at most once in this many seconds."""
+"""The time when a token was last used is written at most once in this many seconds."""
 
 
 class Role(IntEnum):
     """The role of a token.
 
-    A viewer can only read, and an agent can only run trials. An editor can do what both can, and an admin can do everything.
+    A viewer can only read, and an agent can only run trials. An editor can do both, and can create and change experiments. An
+    admin can do everything.
     """
 
     AGENT = 0  # get trials of experiments with the executor "agents", and report their metrics
@@ -76,7 +77,7 @@ class TokenRecord:
     project: str | None = None  # None: all projects
 
     def is_valid(self, now: float) -> bool:
-        """Return whether the token is neither revoked nor expired."""
+        """Return True if the token is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
@@ -98,7 +99,7 @@ class AuditRecord:
 class SessionRecord:
     """The session of a signed-in browser: the user's name and rights, and when it ends."""
 
-    token: str | None  # tok_...; None if it signed in without a token
+    token: str | None  # tok_...; None if the user signed in without a token
     name: str
     role: Role
     project: str | None
@@ -129,11 +130,11 @@ class Access:
         Args:
             name: The person or the program that will use the token. The audit trail shows it.
             role: The role of its user.
-            project: The only project that it gives access to. None: all projects.
-            lifetime_s: Seconds until it expires. None: never.
+            project: The only project to which the token gives access. None: all projects.
+            lifetime_s: The seconds until the token expires. None: it never expires.
 
         Raises:
-            SpecError: The name is empty or longer than 100 characters, the lifetime is not above 0, or the project's name is
+            SpecError: The name is empty, too long or not printable; the lifetime is out of range; or the name of the project is
                 invalid or differs from the only project that this store shows.
         """
         _check_project(project, self._project)
@@ -158,13 +159,13 @@ class Access:
             return secret, _token(connection.execute(select(tokens).where(tokens.c.hash == row["hash"])).one())
 
     def tokens(self) -> list[TokenRecord]:
-        """Return all tokens, newest first, revoked and expired ones included."""
+        """Return all tokens, newest first, including revoked and expired tokens."""
         with self._database.read() as connection:
             found = connection.execute(select(tokens).where(self._shown(tokens)).order_by(tokens.c.id.desc()))
             return [_token(row) for row in found]
 
     def token_of(self, secret: str, *, now: float | None = None) -> TokenRecord | None:
-        """Return the valid token that has this secret; None if there is none."""
+        """Return the valid token that has this secret, or None if there is none."""
         at = time_of(now)
         with self._database.read() as connection:
             row = connection.execute(select(tokens).where(tokens.c.hash == _hash(secret))).one_or_none()
@@ -178,7 +179,7 @@ class Access:
             connection.execute(update(tokens).where(tokens.c.public_id == token_id).values(used_at=time_of(now)))
 
     def revoke_token(self, token_id: str, *, now: float | None = None) -> TokenRecord:
-        """Revoke a token. If it is revoked already, change nothing. Raise NotFound if there is no token with this id."""
+        """Revoke a token. Do nothing if it is already revoked. Raise NotFound if there is no token with this id."""
         at = time_of(now)
         with self._write() as connection:
             wanted = (tokens.c.public_id == token_id) & self._shown(tokens)
@@ -189,7 +190,7 @@ class Access:
         return _token(row)
 
     def has_admin(self, *, now: float | None = None) -> bool:
-        """Return whether a valid token has the role admin for all projects."""
+        """Return True if a valid token has the role admin for all projects."""
         at = time_of(now)
         return any(each.role is Role.ADMIN and each.project is None and each.is_valid(at) for each in self.tokens())
 
@@ -211,8 +212,8 @@ class Access:
             name: The user's name.
             role: The user's role.
             expires_at: When the session ends.
-            token: The id of the token that the user signed in with. The session ends when the token does.
-            project: The only project that the session gives access to. None: all projects.
+            token: The id of the token with which the user signed in. The session ends when the token expires or is revoked.
+            project: The only project to which the session gives access. None: all projects.
             now: The present time.
         """
         at = time_of(now)
@@ -232,7 +233,7 @@ class Access:
         return secret
 
     def session_of(self, secret: str, *, now: float | None = None) -> SessionRecord | None:
-        """Return the session with this secret. Return None if it does not exist, or if it or its token has ended."""
+        """Return the session with this secret, or None if it does not exist or has ended, or its token is no longer valid."""
         at = time_of(now)
         query = select(*session.c["name", "role", "project", "expires_at", "token_id"], tokens.c.public_id)
         query = query.outerjoin(tokens, tokens.c.id == session.c.token_id).where(session.c.hash == _hash(secret))
@@ -278,7 +279,7 @@ class Access:
             ]
 
     def prune_trail(self, before: float) -> int:
-        """Delete the entries of the audit trail that are older than this time. Return how many there were."""
+        """Delete the entries of the audit trail that are older than this time. Return their number."""
         with self._write() as connection:
             return connection.execute(delete(audit).where(audit.c.time < before)).rowcount
 

@@ -15,14 +15,16 @@ from tuner.errors import Conflict, StoreError
 from tuner.store import exchange
 
 BUSY_S = 30.0
-"""Seconds to wait until a transaction of another process ends."""
+"""The longest time to wait for the end of another process's transaction, in seconds."""
 
 
 def backup(url: str, target: Path) -> int:
-    """Copy the whole database to a new file, consistently, while services and searches run. Return the size in bytes.
+    """Copy the whole database to a new file. Return the size of the file in bytes.
+
+    The copy is consistent even if services and searches are running.
 
     Raises:
-        Conflict: The file exists already.
+        Conflict: The file already exists.
         StoreError: The database or the file cannot be read or written.
     """
     source = _file(url)
@@ -37,7 +39,7 @@ def backup(url: str, target: Path) -> int:
                 exchange.export(url, partial)
         else:
             _copy(source, partial)
-        os.link(partial, target)  # fails if somebody else has made the file meanwhile
+        os.link(partial, target)  # fails if another process has created the file meanwhile
     except FileExistsError:
         raise Conflict(f"{target} exists already; a backup never replaces a file") from None
     except OSError as error:
@@ -51,12 +53,12 @@ def backup(url: str, target: Path) -> int:
 def restore(url: str, source: Path, *, force: bool = False) -> None:
     """Replace the database by a backup.
 
-    Stop all services and searches first. They hold the old state in memory, and would continue with it.
+    Stop all services and searches first, because they have the old state in memory and would continue with it.
 
     Args:
         url: The database.
         source: The backup.
-        force: Replace the database even if it has experiments. They are lost.
+        force: True to replace the database even if it has experiments, which are then lost.
 
     Raises:
         Conflict: The database has experiments, and `force` is not given.

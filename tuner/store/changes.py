@@ -1,4 +1,4 @@
-"""Read what changed in an experiment between two entries of its log, as rows, for the stream of changes."""
+"""Read the rows of an experiment that changed between two entries of its log, for the stream of changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tuner.store.sql.tables import best_point, decision, experiment, metric_key,
 from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
 
-AT_ONCE = 500  # the most parameters of one statement
+AT_ONCE = 500  # the largest number of parameters in one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
-"""Events of a trial that change no row of a segment."""
+"""The events of a trial that change no row of a segment."""
 
 
 class ChangeLog:
@@ -29,14 +29,14 @@ class ChangeLog:
         self._database = database
 
     def bookmark(self, experiment_id: int) -> Bookmark:
-        """Return a bookmark at the end of the log. Given it, `since` returns exactly the rows that changed."""
+        """Return a bookmark at the end of the log. With this bookmark, `since` returns exactly the rows that changed."""
         with self._database.read() as connection:
             return _bookmark(connection, experiment_id)
 
     def since(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-        """Return the rows that changed after a bookmark, as they are now, and the points of the reports up to entry `upto`.
+        """Return the present rows that changed after a bookmark, and the points of the reports up to entry `upto`.
 
-        A row may be newer than `upto`; then the next changes contain it again. If the bookmark has only an event_seq, the
+        A row can be newer than `upto`. Then the next changes contain it again. If the bookmark has only an event_seq, the
         result contains some rows that have not changed. Raise NotFound if there is no such experiment.
         """
         with self._database.read() as connection:
@@ -47,7 +47,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
     """Return a bookmark at the end of the log."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
-    # This is one statement, so that the decisions are exactly those that were open at this entry.
+    # With a single statement, the decisions are exactly those that were open at this entry.
     is_open = and_(decision.c.experiment_id == experiment.c.id, decision.c.state == "pending")
     query = select(experiment.c.last_event_seq, decision.c.event_seq).outerjoin(decision, is_open)
     rows = connection.execute(query.where(experiment.c.id == experiment_id)).all()
@@ -56,7 +56,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
 
 
 def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-    """Return every row that changed after `since`, as it is now, and the points of the reports up to `upto`."""
+    """Return the present state of every row that changed after `since`, and the points of the reports up to `upto`."""
     record = one(connection, experiment.c.id == experiment_id, str(experiment_id))
     log = history.event_rows(connection, experiment_id, since.seq, upto)
     decided = history.decision_rows(connection, experiment_id, since.seq, upto)
@@ -87,14 +87,14 @@ def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int
 
 
 def _launched(connection: Connection, experiment_id: int, last_segment: int) -> set[int]:
-    """Return the trials whose new segment has not started. No log entry names them yet."""
+    """Return the numbers of the trials with a new segment that has not started. No log entry names these trials yet."""
     query = select(trial.c.number).join(segment, segment.c.trial_id == trial.c.id)
     waiting = and_(trial.c.experiment_id == experiment_id, trial.c.state == TrialState.PENDING)
     return set(connection.execute(query.where(waiting, segment.c.id > last_segment)).scalars())
 
 
 def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, int | None]:
-    """Return trial -> the first of its segments that may have changed; None stands for the newest one."""
+    """Return trial -> the first of its segments that may have changed; None stands for the newest segment."""
     found: dict[int, int | None] = dict.fromkeys(newest_of)
     for row in log:
         if row.trial_number is None or row.kind in OF_NO_SEGMENT or _is_later_report(row):
@@ -106,9 +106,10 @@ def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, 
 
 
 def _is_later_report(row: Any) -> bool:
-    """Return whether this is a report, but not the first one of its segment.
+    """Return True if the row is a report, but not the first report of its segment.
 
-    A segment's first report may show that the segment has started, and so change its row. Later reports do not.
+    The first report of a segment can show that the segment has started, which changes the segment's row. Later reports do not
+    change the row.
     """
     return bool(row.kind == events.Reported.KIND and row.report_no > 1)
 
@@ -116,7 +117,7 @@ def _is_later_report(row: Any) -> bool:
 def _segments(
     connection: Connection, experiment_id: int, lowest: Mapping[int, int | None], started: set[int]
 ) -> list[TrialSegment]:
-    """Return the segments from the lowest one of each trial on, and those whose internal id is in `started`."""
+    """Return the segments of each trial from its lowest one on, and the segments whose internal ids are in `started`."""
     found: dict[int, list[TrialSegment]] = {}
     for numbers in _parts(sorted(lowest)):
         for item in segments_of(connection, experiment_id, numbers):
@@ -134,9 +135,10 @@ def _trials(connection: Connection, experiment_id: int, numbers: Sequence[int]) 
 
 
 def _settled(connection: Connection, experiment_id: int, since: Bookmark, named: set[int]) -> list[DecisionRecord]:
-    """Return the earlier decisions that are not pending any more.
+    """Return the earlier decisions that are no longer pending.
 
-    If `since.open_decisions` is None, return all earlier decisions about trials that the log names: any may have changed.
+    If `since.open_decisions` is None, return all earlier decisions about the trials in `named`, since any of them may have
+    changed.
     """
     found: list[DecisionRecord] = []
 

@@ -1,4 +1,4 @@
-"""Store pickled training functions, and the environment that is needed to unpickle or import one."""
+"""Store pickled training functions, and the environment that is needed to unpickle or import a training function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.store.sql.tables import code, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-# The update changes nothing, but it locks the row, so that the deletion of another experiment cannot delete the code meanwhile.
+# The update changes nothing, but it locks the row. So the code is not deleted together with another experiment meanwhile.
 _INSERT = """
 INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash"""
@@ -25,7 +25,7 @@ class Code:
         self._database = database
 
     def put(self, record: CodeRecord, now: float | None = None) -> None:
-        """Store a trainable. Do nothing if its hash is stored already."""
+        """Store a trainable. Do nothing if its hash is already stored."""
         with self._database.write() as cursor:
             put(cursor, record, at(now))
 

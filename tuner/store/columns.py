@@ -1,7 +1,7 @@
 """Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
-No index can sort what is inside JSON text. So the columns by which trials were sorted or filtered are kept in memory and
-updated from the log: only the trials that newer entries name are read again.
+No index can sort by a value inside JSON text. So the columns by which trials were sorted or filtered are kept in memory and
+updated from the log. Only the trials that newer entries name are read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.names import did_you_mean
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
-MAX_TRIALS = 500_000  # the most values kept in memory, over all experiments
+MAX_TRIALS = 500_000  # the largest number of trials kept in memory, over all experiments
 READ_ALL_FROM = 5_000  # if the log has more new entries than this, all trials are read again
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
@@ -34,7 +34,7 @@ _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean)
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
 """The columns by which trials are sorted and filtered, besides parameters and metrics."""
 
-# A group is a set of columns that are read and kept together.
+# A group contains the columns that are read and kept together.
 _GROUPS = {"plain": NAMES[: -len(_LONG)], "words": _LONG, "params": ("params",), "last": ("last",)}
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
@@ -74,7 +74,7 @@ def check_name(name: str, pointer: str) -> str:
 class Column:
     """The values of one column, as numbers that have the same order. NaN stands for a missing value.
 
-    words: the texts, sorted, if the values are texts; a number is an index into them. None if the values are numbers.
+    words: if the values are texts, the sorted texts, and each number is an index into them. None if the values are numbers.
     """
 
     keys: Floats
@@ -91,7 +91,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number of a value. If no trial has the value, return a number between those of its neighbours."""
+        """Return the number for a value. If no trial has this text, return a number between those of its neighbours."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -122,7 +122,7 @@ class Column:
         return found & ~np.isnan(self.keys) if condition.operator == "!=" else found
 
     def _among(self, condition: Filter) -> NDArray[np.bool_]:
-        """Return a mask of the values that are in the condition's JSON list. A null in the list matches missing values."""
+        """Return a mask of the values that are in the JSON list of the condition. A null in the list matches missing values."""
         try:
             wanted = json.loads(condition.value)
         except ValueError:
@@ -157,10 +157,10 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Bring the kept columns up to date with the log, and read the groups of these columns if they are not kept yet."""
+        """Bring the kept columns up to date with the log, and read the groups of the needed columns that are not kept yet."""
         query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
         [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
-        if public_id != self._public_id:  # a restored backup may give its id to another experiment
+        if public_id != self._public_id:  # after a backup is restored, another experiment can have this internal id
             self._forget()
             self._public_id = public_id
         if last != self._seq:
@@ -252,14 +252,14 @@ def _group(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return booleans as text, as JSON writes them, and None for a value that is not finite."""
+    """Return the JSON text of a boolean, None for a number that is not finite, and any other value unchanged."""
     if isinstance(value, bool):
         return dumps(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Sorter:
-    """Sorts and filters trials. Keeps the columns of the most recently used experiments. May be used from any thread."""
+    """Sorts and filters trials, and keeps the columns of the most recently used experiments. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -268,7 +268,7 @@ class Sorter:
     def page(
         self, cursor: Cursor, experiment: int, sort: str, where: Sequence[Filter], size: int, token: str | None
     ) -> tuple[list[int], str | None, int]:
-        """Return (numbers of the trials on the page, token of the next page, how many trials match altogether)."""
+        """Return (numbers of the trials on the page, token of the next page, total number of trials that match)."""
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
@@ -287,7 +287,7 @@ class Sorter:
         return numbers[page].tolist(), following, total
 
     def matching(self, cursor: Cursor, experiment: int, where: Sequence[Filter]) -> list[int]:
-        """Return the numbers of all trials that meet the conditions, in order."""
+        """Return the numbers of all trials that meet the conditions, in ascending order."""
         lock, columns = self._columns(experiment)
         with lock:
             columns.refresh(cursor, [condition.name for condition in where])
@@ -296,9 +296,9 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return (trial number -> place in the order, number of all trials), for at most `size` trials.
+        """Return (trial number -> place in the order, total number of trials), for at most `size` trials.
 
-        Half of the trials are the first ones of the order. The others are spread evenly over the rest of the order.
+        Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
@@ -327,7 +327,7 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the ordered positions that come after `last`, the last trial of the previous page."""
+    """Return a mask of the positions in `order` that come after `last`, the last trial of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)

@@ -16,7 +16,7 @@ from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-# The newest command about the same subject counts: a pause after a resume is a new pause.
+# Only the newest command about the same subject counts, since a pause after a resume is a new pause.
 _FIND = """
 SELECT id FROM command WHERE experiment_id = ? AND state = 'pending' AND command = ? AND COALESCE(trial_number, -1) = ?
 AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial_number, -1) = ?)"""
@@ -26,7 +26,7 @@ VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
-# This locks the row in any case, so that a driver that is about to end the experiment sees the commands of the transaction.
+# This always locks the row, so that a driver that is about to end the experiment sees the commands of the transaction.
 _ADOPT_ENDED = f"""
 UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED}) THEN 'adopted' ELSE source END
 WHERE id = ?"""
@@ -46,17 +46,17 @@ class Commands:
         *,
         reopen: bool = False,
     ) -> int:
-        """Give the experiment's driver a command. Return its id.
+        """Give the experiment's driver a command. Return the id of the command.
 
-        If the newest command about the same subject is the same one and is pending, add nothing and return its id.
+        If the newest command about the same subject has the same name and is pending, add nothing and return its id.
 
         Args:
             experiment_id: the internal id.
             name: the command.
-            trial_number: the trial that it is about; None if it is about the experiment.
-            reason: for the log.
+            trial_number: the number of the trial that the command is about; None if it is about the experiment.
+            reason: the reason that the log shows.
             now: the time.
-            reopen: also continue the experiment, so that the command is carried out even if the experiment is ending.
+            reopen: True to also continue the experiment, so that the command is carried out even if the experiment is ending.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
@@ -69,7 +69,7 @@ class Commands:
         return int(found)
 
     def pending(self, experiment_ids: Sequence[int]) -> list[CommandRecord]:
-        """Return the commands that no driver has carried out yet, in the order in which they were given."""
+        """Return the commands that no driver has carried out yet, oldest first."""
         if not experiment_ids:
             return []
         columns = command.c["id", "experiment_id", "command", "reason", "payload", "created_at"]
@@ -81,7 +81,7 @@ class Commands:
 
 
 def adopt_ended(cursor: Cursor, experiment_id: int) -> None:
-    """Hand an experiment that a script created over to the service, if it has ended."""
+    """Hand an experiment over to the service if a script created it and it has ended."""
     cursor.execute(_ADOPT_ENDED, (experiment_id,))
 
 
@@ -96,10 +96,10 @@ def insert(
 ) -> int:
     """Add a command in the caller's transaction, and return its id.
 
-    Raise Conflict if it continues a thinned experiment.
+    Raise Conflict if the command continues a thinned experiment.
     """
     if name == "continue":
-        # Housekeeping may be about to thin the experiment: this waits for it, and it then waits for this transaction.
+        # If housekeeping is about to thin the experiment, this waits for it. Otherwise housekeeping waits for this transaction.
         cursor.execute(_LOCK, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
             raise Conflict(f"{public_id} cannot be continued: {explanation(thinned_at, 'that')}; a fork of it can run")

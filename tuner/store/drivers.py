@@ -42,13 +42,13 @@ class Drivers:
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
         """Return the experiments that need a driver and whose lease has run out, oldest first.
 
-        An experiment needs a driver if it should be running; if it is paused and a user has asked to resume or end it; if it
-        has ended and a user has asked to continue it; or if it has ended but its driver was killed before it deleted the
+        An experiment needs a driver in these cases: it should be running; it is paused, and a user has asked to resume or end
+        it; it has ended, and a user has asked to continue it; or it has ended, but its driver was killed before it deleted the
         checkpoints that it had decided to delete.
 
         Args:
             now: the time.
-            leased_from: if given, return instead the experiments with a valid lease that belongs to any other owner.
+            leased_from: if given, return instead the experiments with a valid lease that belongs to any owner but this one.
         """
         if leased_from is None:
             free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
@@ -64,7 +64,7 @@ class Drivers:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def adopt(self, experiment_id: int) -> None:
-        """Hand an experiment that a script created over to the service, which drives it from now on."""
+        """Hand an experiment over to the service if a script created it. From then on, the service drives it."""
         with self._database.write() as cursor:
             cursor.execute(_ADOPT, (experiment_id,))
 
@@ -72,7 +72,7 @@ class Drivers:
         """Become the experiment's driver. If several drivers try at once, one succeeds.
 
         Returns:
-            The epoch to write under.
+            The epoch, under which the driver must write.
 
         Raises:
             Conflict: another owner's lease has not expired, or the experiment has ended and its driver has released it.
@@ -102,7 +102,7 @@ class Drivers:
                 raise LostLease(f"experiment {experiment_id}: another driver has claimed it since epoch {epoch}")
 
     def release(self, experiment_id: int, epoch: int) -> None:
-        """Give the lease back. Do nothing if another driver has it."""
+        """Give the lease back. Do nothing if another driver has the lease."""
         with self._database.write() as cursor:
             cursor.execute(_RELEASE, (experiment_id, epoch))
             self._writers.pop(experiment_id, None)
@@ -110,8 +110,8 @@ class Drivers:
     def load(self, experiment_id: int, after: int = 0, *, thinned: bool = False) -> Iterator[Entry]:
         """Yield the committed log after `after`, in order.
 
-        The entries are equal to those that were committed. A mapping comes back as a dict, and a report's metrics are in the
-        order in which the experiment first saw their names.
+        The entries are equal to those that were committed. A mapping is returned as a dict, and the metrics of a report are in
+        the order in which their names were first reported in the experiment.
 
         Args:
             experiment_id: the internal id.
@@ -131,7 +131,7 @@ class Drivers:
             yield from history.entries(connection, experiment_id, after)
 
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> None:
-        """Write the whole batch durably, or nothing. Writing the same batch again changes nothing.
+        """Write either the whole batch, durably, or nothing. Writing the same batch again changes nothing.
 
         Raises:
             LostLease: another driver has claimed the experiment since `epoch`.

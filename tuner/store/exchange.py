@@ -1,6 +1,6 @@
 """Copy all rows between PostgreSQL and an SQLite file, to back up and restore a PostgreSQL database.
 
-Both have the same tables, so the file is itself a tuner database. Values are copied as they are stored, without decoding them.
+Both have the same tables, so the file is itself a tuner database. Values are copied as they are stored, without decoding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROWS = 5_000
 """The number of rows that are read and written at once."""
 
 LOCK_S = 10
-"""Seconds to wait for locks on the tables that are replaced."""
+"""The longest time to wait for the locks on the tables that are replaced, in seconds."""
 
 
 def export(url: str, target: Path) -> None:
-    """Copy a PostgreSQL database, as it is at one moment, to a new SQLite file. Services and searches may run meanwhile.
+    """Copy a consistent snapshot of a PostgreSQL database to a new SQLite file. Services and searches may run meanwhile.
 
     Raises:
         StoreError: the database cannot be read, or it does not have the tables of this version.

@@ -54,7 +54,7 @@ class Tally:
 
 
 class Experiments:
-    """The experiments of one project, or of all."""
+    """The experiments of one project, or of all projects."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -73,11 +73,11 @@ class Experiments:
     ) -> ExperimentRecord:
         """Insert a pending experiment.
 
-        With `incomplete`, insert one that has failed, for that reason. No driver takes it. Its creator writes its log under
-        epoch 0, and its state at the end. If the creator is killed before that, the reason stays.
+        With `incomplete`, insert an experiment that has failed, for this reason. No driver takes it. Its creator writes the log
+        under epoch 0, and at the end the final state. If the creator is killed before the end, the experiment keeps the reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
-        if its spec is different, and SpecError if the spec names a project that this store does not show.
+        if that experiment has a different spec. Raise SpecError if the spec names a project that this store does not show.
         """
         if self._project not in (None, spec.project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
@@ -95,7 +95,7 @@ class Experiments:
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
 
-        Raise Conflict if its spec is different.
+        Raise Conflict if that experiment has a different spec.
         """
         query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
@@ -145,13 +145,13 @@ class Experiments:
         """Return a page of experiments, newest first.
 
         Args:
-            state: only those in this state.
-            name: only those with this text in their names.
-            project: only those of this project.
-            tags: only those that have all of these tags, each "key" or "key=value".
-            archived: True: only archived ones; False: only others; None: all.
-            page_size: how many at most.
-            page_token: `next_token` of the page before.
+            state: only experiments in this state.
+            name: only experiments with this text in their names.
+            project: only experiments of this project.
+            tags: only experiments that have all of these tags, each "key" or "key=value".
+            archived: True: only archived experiments. False: only experiments that are not archived. None: all.
+            page_size: the largest number of experiments on the page.
+            page_token: `next_token` of the previous page.
         """
         query = self._shown().order_by(experiment.c.id.desc())
         if project is not None:
@@ -206,10 +206,10 @@ class Experiments:
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
-            revision: the revision of the record from which the changes were computed. If given, raise Stale unless the
-                experiment is still at this revision.
-            commands: (name, reason, payload) of each.
-            adopt: hand an experiment that a script created over to the service, if it has ended.
+            revision: the revision of the record from which the changes were computed. If it is given, the experiment must still
+                be at this revision.
+            commands: (name, reason, payload) of each command.
+            adopt: True to hand the experiment over to the service if a script created it and it has ended.
             now: the time.
 
         Raises:
@@ -299,7 +299,7 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
 
 
 def begin(connection: Connection, experiment_id: int) -> float:
-    """Return time zero of an experiment's curves: when it started, or when it was created if it has not started."""
+    """Return time zero of an experiment's curves: the time when it started, or if it has not started, when it was created."""
     query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:
@@ -308,7 +308,7 @@ def begin(connection: Connection, experiment_id: int) -> float:
 
 
 def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float) -> str:
-    """Return the public id: the new one, or that of the experiment with this idempotency key."""
+    """Insert an experiment and return its public id, or return the id of the experiment that has this idempotency key."""
     name, spec_json = clean(spec.name), dumps(spec.to_json())
     state, version = ExperimentState.PENDING.value, SPEC_VERSION
     values = (
@@ -336,15 +336,15 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
 
 
 def _stored_key(spec: Spec, key: str | None) -> str | None:
-    """Return an idempotency key as it is stored: with its project, so that two projects may use the same key.
+    """Return the stored form of an idempotency key, which includes the project, so that two projects can use the same key.
 
-    A line break separates the two, since the key comes from a header, which cannot contain one.
+    A line break separates the project from the key, since the key comes from a header, which cannot contain line breaks.
     """
     return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs come from different requests. The files of an entrypoint may differ."""
+    """Raise Conflict if two specs come from different requests. The files of the entrypoint may differ."""
     if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
 

@@ -35,7 +35,7 @@ class Log:
             trial: only decisions about the trial with this number.
             kinds: only decisions of these kinds; all kinds if empty.
             text: only decisions with this text in their reasons.
-            page_size: how many at most.
+            page_size: the largest number of decisions on the page.
             page_token: `next_token` of the previous page.
         """
         query = decisions_of(experiment_id).order_by(decision.c.event_seq.desc())
@@ -51,7 +51,7 @@ class Log:
             return page(connection, query, page_size, decision_record, lambda found: found.seq)
 
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
-        """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
+        """Return the notes that warn of a likely mistake, oldest first. Only notes after this event_seq are returned."""
         query = decisions_of(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()

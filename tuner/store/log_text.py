@@ -9,8 +9,8 @@ from itertools import pairwise
 from tuner.domain.logs import Range, merged
 from tuner.store.records import LogQuery
 
-_CHARACTER_BYTES = 4  # the length of the longest character: a smaller window might not contain one whole character
-_LINE_BYTES = 160  # a guess at the length of a line, to read no more than the last lines need
+_CHARACTER_BYTES = 4  # the length of the longest character; a smaller window might not contain a whole character
+_LINE_BYTES = 160  # the assumed length of a line, from which the first guess at the size of the last lines is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes `start` to `end` of a log file, as text. Lines in the text mark bytes that are not kept; `left_out` counts them."""
+    """Bytes `start` to `end` of a log file, as text. Lines in the text mark bytes that are not kept.
+
+    left_out: the number of bytes that are not kept.
+    """
 
     start: int
     end: int
@@ -40,9 +43,9 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
     """Return the text that the query selects.
 
     Args:
-        pieces: sorted by their start; they may overlap.
+        pieces: the pieces, sorted by their start. They may overlap.
         query: the part to return.
-        complete: whether the log has ended, so that no more bytes will come.
+        complete: True if the log has ended and no more bytes will follow.
     """
     size = max((piece.end for piece in pieces), default=0)
     if query.search is not None:
@@ -110,7 +113,7 @@ def _loaded(pieces: Sequence[Piece], window: Range) -> Loaded:
 
 
 def _last_lines(loaded: Loaded, lines: int) -> Loaded:
-    """Keep the last lines. An unfinished line counts."""
+    """Keep only the last lines. An unfinished line counts as a line."""
     found: Loaded = []
     wanted = lines + (1 if loaded and loaded[-1][1].endswith(b"\n") else 0)
     for start, content in reversed(loaded):
@@ -129,7 +132,7 @@ def _last_lines(loaded: Loaded, lines: int) -> Loaded:
 
 
 def _whole_characters(loaded: Loaded) -> Loaded:
-    """Cut off an incomplete character at the end: its other bytes are outside the window, or not written yet."""
+    """Cut off an incomplete character at the end, whose other bytes are outside the window or not written yet."""
     if not loaded:
         return loaded
     start, content = loaded[-1]
@@ -163,7 +166,7 @@ def gap_note(size: int, in_line: bool = False) -> bytes:
 
 
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
-    """Return the lines that contain the text, ignoring case; only the newest if there are too many."""
+    """Return the lines that contain the text, ignoring case. If there are too many, return only the newest lines."""
     wanted = search.casefold()
     runs: Loaded = []  # contents without a gap in between
     for start, content in loaded:

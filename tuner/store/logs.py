@@ -49,11 +49,11 @@ _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
 Segment = tuple[int, int]
 """The number of a trial, and the ordinal of one of its segments."""
 LogKey = tuple[int, int, int]
-"""The number of a trial, the ordinal of one of its segments, a rank."""
+"""The number of a trial, the ordinal of one of its segments, and a rank."""
 
 
 class Logs:
-    """The logs of ranks. No decision depends on them, so any process may write them without a lease."""
+    """The logs of ranks. Since no decision depends on them, any process may write them without a lease."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -62,12 +62,12 @@ class Logs:
     def add(
         self, experiment_id: int, chunks: Mapping[Segment, Sequence[LogChunk]], *, limit: LogLimit | None = None
     ) -> None:
-        """Add output of ranks. Ignore chunks that are stored already, and chunks of segments that are not in the database.
+        """Add output of ranks. Ignore chunks that are already stored, and chunks of segments that are not in the database.
 
         Args:
             experiment_id: the internal id.
             chunks: the chunks of each (trial, segment).
-            limit: if given, delete the chunks that are no longer in the head or the tail of their log.
+            limit: the sizes of the head and the tail of a log. If it is given, delete the chunks between head and tail.
         """
         with self._database.write() as cursor:
             _add(cursor, experiment_id, chunks, limit)
@@ -78,12 +78,12 @@ class Logs:
             _compact(cursor, experiment_id, segment, rank, limit.head)
 
     def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
-        """Return the ranges of bytes of a rank's log that are stored."""
+        """Return the ranges of bytes that are stored of a rank's log."""
         with self._database.cursor() as (cursor, _):
             return _ranges(cursor, experiment_id, segment, rank)
 
     def unfinished(self, experiment_id: int) -> list[OpenLog]:
-        """Return the incomplete logs of segments that run or were among the last to end."""
+        """Return the incomplete logs of the segments that are running or were among the last to end."""
         with self._database.cursor() as (cursor, _):
             return _unfinished(cursor, experiment_id)
 
@@ -93,9 +93,9 @@ class Logs:
             return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-        """Return the new parts of the logs of segments that run or have ended after `since`.
+        """Return the new part of each log whose segment is running or ended after `since`.
 
-        ends: the end of the part that the caller has, by (trial, segment, rank).
+        ends: (trial, segment, rank) -> the end of the part that the caller already has.
         """
         with self._database.cursor() as (cursor, _):
             return _recent(cursor, experiment_id, since, ends)
@@ -110,7 +110,7 @@ class Logs:
         return len(old)
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
-        """Return the present end of each log of an experiment, by (trial, segment, rank)."""
+        """Return (trial, segment, rank) -> the present end of the log, for each log of an experiment."""
         with self._database.cursor() as (cursor, _):
             found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
         return {key: max(row.end for row in rows) for key, rows in found.items()}
@@ -136,7 +136,7 @@ def _add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogC
 
 
 def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
-    """Merge small neighbouring chunks of a log into chunks of up to CHUNK_BYTES that do not cross `head`."""
+    """Merge small neighbouring chunks of a log into chunks of at most CHUNK_BYTES. No merged chunk crosses `head`."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
     for group in _neighbours((row for row in rows if row.size), head):
@@ -147,7 +147,7 @@ def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int
 
 
 def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk]]:
-    """Yield runs of chunks without gaps that together fit into one chunk."""
+    """Yield runs of chunks that have no gaps between them and together fit into one chunk."""
     group: list[LogChunk] = []
     for chunk in chunks:
         if group:
@@ -214,7 +214,7 @@ def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) 
 
 
 def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-    """Return the parts after these ends of the logs of segments that run or have ended after `since`."""
+    """Return the part after its known end of each log whose segment is running or ended after `since`."""
     found = []
     for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)
@@ -253,7 +253,7 @@ def _load(cursor: Cursor, row: _Row) -> bytes:
 
 
 def _content(pieces: Sequence[LogChunk]) -> bytes:
-    """Join chunks without gaps. They may overlap."""
+    """Return the content of chunks that have no gaps between them. They may overlap."""
     content = b""
     for piece in pieces:
         content += piece.content()[pieces[0].start + len(content) - piece.start :]

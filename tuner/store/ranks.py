@@ -25,7 +25,7 @@ _USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (samp
 
 
 class Ranks:
-    """The resource usage of ranks, in the experiments of one project or of all."""
+    """The resource usage of ranks, in the experiments of one project or of all projects."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -34,9 +34,9 @@ class Ranks:
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
     ) -> None:
-        """Add samples of ranks' resource usage. Ignore samples that are stored already or whose segment is not stored.
+        """Add samples of the resource usage of ranks. Ignore samples that are already stored or whose segment is not stored.
 
-        keep: (trial, segment) -> n. Delete the stored samples of these segments whose number is not a multiple of n.
+        keep: (trial, segment) -> n. Of the stored samples of this segment, keep only those whose number is a multiple of n.
         """
         keep = keep or {}
         with self._database.write() as cursor:
@@ -100,7 +100,7 @@ def _series(ordinal: int, rank: int, rows: Sequence[Any], zero: float) -> UsageS
 
 
 def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
-    """Return the CPU use between each sample and the previous one. The first one counts from the segment's start."""
+    """Return the CPU use between each sample and the previous sample; for the first sample, since the segment's start."""
     time, used = rows[0].started_at, 0.0
     percents: list[float | None] = []
     for row in rows:

@@ -1,7 +1,7 @@
 """The records that the store returns: rows as frozen values.
 
-`TrialRecord` is also the declaration of the columns of a trial: the table, the rows that a driver writes, sorting, and the
-answers of the API are made from its fields.
+`TrialRecord` is also the declaration of the columns of a trial. The table, the rows that a driver writes, sorting, and the
+responses of the API are made from its fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class About:
     """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
 
-    text: what the field means. name: its name in the API, if it differs.
+    text: the meaning of the field. name: its name in the API, if that differs.
     """
 
     text: str
@@ -45,7 +45,7 @@ class CodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRecord:
-    """An experiment. The API shows the fields that have an `About`, and what it takes from `spec`."""
+    """An experiment. The API shows the fields that have an `About`, and some values from `spec`."""
 
     id: int
     public_id: Annotated[str, About("exp_...", name="id")]
@@ -76,8 +76,8 @@ class ExperimentRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when it started; null before")]
     ended_at: Annotated[float | None, About("when it reached its final state")]
-    first_spec: Spec  # at creation; `spec` includes the later changes by users
-    changes: Mapping[str, Any]  # the difference between the two, see `Spec.amended`
+    first_spec: Spec  # the spec at creation; `spec` includes the later changes by users
+    changes: Mapping[str, Any]  # the difference between the two specs, see `Spec.amended`
     revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
     archived_at: Annotated[float | None, About("when it was archived; null if it is not archived")]
     thinned_at: Annotated[
@@ -120,13 +120,13 @@ class ExperimentRecord:
 
     @property
     def incomplete(self) -> bool:
-        """True if it is imported from another tool and the import is not complete: it was interrupted, or still runs."""
-        # The first versions wrote under epoch 1, as the owner "import". A driver that continues a complete one has another.
+        """True if it comes from an import from another tool that was interrupted or is still running."""
+        # The first versions wrote under epoch 1, as the owner "import". The driver of a complete import has another owner.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 
     def abandoned(self, now: float) -> bool:
-        """Return True if the script that created this experiment is gone, so that it continues only on request."""
+        """Return True if the script that created this experiment has ended. Then the experiment continues only on request."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
             return False
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
@@ -136,12 +136,12 @@ IMPORTED = "import"
 """The source of experiments that are imported from other tools."""
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
-"""The age in seconds below which an experiment of a script does not count as abandoned: the script may still claim it."""
+"""An experiment of a script does not count as abandoned in its first seconds, when the script may still claim it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of an experiment. A caller that follows it asks for this several times a second."""
+    """The progress of an experiment. A caller that follows an experiment reads this several times a second."""
 
     last_event_seq: int
     state: ExperimentState
@@ -187,7 +187,7 @@ class TrialSegment:
 
 @dataclass(frozen=True, slots=True)
 class TrialSample:
-    """A sample of an experiment's trials, by number: the best ones, and others from the rest of the ranking."""
+    """A sample of an experiment's trials, by number: the best trials, and others that are spread over the ranking."""
 
     trials: tuple[TrialRecord, ...]
     ranks: tuple[int, ...]
@@ -241,7 +241,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """A decision. The API shows the fields that have an `About`, and some others in another form."""
+    """A decision. The API shows the fields that have an `About`, and some other fields in another form."""
 
     seq: Annotated[int, About("its place in the log")]
     time: float
@@ -324,7 +324,7 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The changes between two entries of an experiment's log. Rows have the values of the moment when they were read."""
+    """The changes between two entries of an experiment's log. Rows have the values that they had when they were read."""
 
     since: int
     bookmark: Bookmark  # at the last entry; the next changes begin after it
@@ -335,7 +335,7 @@ class Changes:
     decisions: Sequence[DecisionRecord]
     points: Sequence[ReportPoint]
     best: Sequence[BestPoint]
-    restarted: bool  # whether a new driver has started: then rows that no log entry names may have changed, too
+    restarted: bool  # True if a new driver has started. Then rows that no log entry names may also have changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +358,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials: the lowest and the highest value of every `width` reports; 1 means every report."""
+    """The curves of some trials. They have the lowest and the highest value of every `width` reports; 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
@@ -366,10 +366,12 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """A selection of a trial's logs, and of a part of each.
+    """A selection of a trial's logs, and of a part of each log.
 
-    offset: return the part after this byte of the log; None: the end of the log. tail: return only this many lines, the last
-    ones. search: only lines that contain this text, ignoring case. limit: at most this many bytes.
+    offset: return the part that begins at this byte of the log. None: the end of the log.
+    tail: return only this many lines, namely the last ones.
+    search: return only lines that contain this text, ignoring case.
+    limit: return at most this many bytes.
     """
 
     rank: int | None = None
@@ -384,8 +386,10 @@ class LogQuery:
 class RankLog:
     """The output of one rank in one segment: bytes `start` to `end` of its log, as text.
 
-    To read on, ask again with `end` as the offset. left_out: the number of bytes between `start` and `end` that are not kept;
-    lines in the text mark them. complete: the rank prints no more, and the text reaches the end of its log.
+    To continue reading, use `end` as the offset of the next query.
+
+    left_out: the number of bytes between `start` and `end` that are not kept. Lines in the text mark them.
+    complete: True if the rank will print no more, and the text reaches the end of its log.
     """
 
     trial: int
@@ -427,7 +431,7 @@ class UsageSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSeries:
-    """The resource usage of one rank during one segment; lists of equal length, oldest sample first."""
+    """The resource usage of one rank during one segment, as lists of equal length, oldest sample first."""
 
     segment: Annotated[int, About("the ordinal of the segment")]
     rank: Annotated[int, About("the rank, from 0")]

@@ -10,12 +10,12 @@ from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 200
-"""The number of segments whose rows one transaction deletes, so that no other writer waits long."""
+"""One transaction deletes the rows of this many segments, so that other writers do not wait long."""
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
-"""The tables with rows of an experiment, by the object that a row belongs to. A test compares them with the schema."""
+"""The tables with rows of an experiment, grouped by the object to which a row belongs. A test compares them with the schema."""
 
 DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""

@@ -1,11 +1,12 @@
-"""The store: everything that is stored about experiments, by subject.
+"""The store, which contains all stored data about experiments, by subject.
 
 Any process may create experiments and add commands. Only an experiment's driver may write the rest. The driver holds the
 *epoch*: `drivers.claim` starts a new one, and from then on every `drivers.commit` under an older epoch raises LostLease and
 writes nothing. Log entries never change, except that a decision changes once, from pending to done or superseded.
 
-Every method may be called from any thread. Errors are `StoreError`s. After an error that is also `Retryable` (locked, connection
-lost) nothing was written, or, if the connection broke during COMMIT, everything; repeating the same call is harmless.
+Every method may be called from any thread. Errors are `StoreError`s. An error that is also `Retryable` means that the database
+was locked or the connection was lost. Then nothing was written, unless the connection broke during COMMIT, when everything may
+have been written. Repeating the same call is harmless.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Store:
     ranks: the resource usage of ranks.
     logs: the output of ranks.
     code: training functions that are pickled by value.
-    bundles: the times of the last use of code bundles.
+    bundles: the times when code bundles were last used.
     commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
@@ -67,9 +68,9 @@ class Store:
         return cls(Database(connect(url, synchronous)))
 
     def within(self, project: str | None) -> Store:
-        """Return this store, limited to a project: it does not find the public ids and names of other projects.
+        """Return this store, limited to a project. The limited store does not find public ids and names of other projects.
 
-        Queries by internal id are not filtered, since a caller gets such an id only from a record of this project.
+        Queries by internal id are not filtered, since a caller gets an internal id only from a record of this project.
         """
         return self if project is None else Store(self._database, project)
 

@@ -24,7 +24,7 @@ _PIN = "UPDATE checkpoint SET pinned = ? WHERE public_id = ? AND pinned <> ?"
 
 
 class Trials:
-    """The trials of one project's experiments, or of all."""
+    """The trials in the experiments of one project, or of all projects."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class Trials:
         page_size: int = 100,
         page_token: str | None = None,
     ) -> tuple[Page[TrialRecord], int]:
-        """Return a page of the trials that match, without segments, and how many trials match altogether.
+        """Return a page of the trials that match, without segments, and the total number of trials that match.
 
         Args:
             experiment_id: the internal id.
@@ -72,7 +72,7 @@ class Trials:
                 `last.METRIC`, ... Equal trials are ordered by number; trials without a value come last.
             where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches for a part of a text.
             state: only trials in this state.
-            page_size: how many trials.
+            page_size: the largest number of trials on the page.
             page_token: the `next_token` of the previous page.
 
         Raises:
@@ -84,9 +84,9 @@ class Trials:
             return Page(numbered(connection, experiment_id, numbers), token), total
 
     def matching(self, experiment_id: int, where: Sequence[str]) -> list[int]:
-        """Return the numbers of the trials that meet all of the conditions of `sorted_page`, in order.
+        """Return the numbers of the trials that meet all of these conditions, in order.
 
-        Raise SpecError if a name or a condition is wrong.
+        The conditions are written as for `sorted_page`. Raise SpecError if a name or a condition is wrong.
         """
         conditions = columns.parsed(where, None)
         with self._database.cursor() as (cursor, _):
@@ -104,7 +104,7 @@ class Trials:
         return found
 
     def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any], int]]:
-        """Return (number, flat params, revision of their space) of the trials with these numbers, by number."""
+        """Return (number, flat params, revision of the params' space) of the trials with these numbers, by number."""
         query = select(trial.c.number, trial.c.params, trial.c.space_revision)
         query = query.where(trial.c.experiment_id == experiment_id)
         found: list[tuple[int, Mapping[str, Any], int]] = []
@@ -115,7 +115,7 @@ class Trials:
         return sorted(found, key=lambda one: one[0])
 
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
-        """Return at most `size` trials: the best ones, and others that are spread evenly over the rest of the ranking.
+        """Return at most `size` trials: the best ones, and others that are spread evenly over the remaining ranking.
 
         If there are no more than `size` trials, return all of them.
         """
@@ -141,7 +141,7 @@ class Trials:
             return int(connection.execute(query).scalar() or 0)
 
     def spans(self, experiment_id: int) -> list[tuple[float, float | None]]:
-        """Return when each segment of the experiment's trials started and ended, in the order of the starts.
+        """Return (start, end) of each segment of the experiment's trials, ordered by start.
 
         The end is None while a segment runs. Segments that never started are left out.
         """
@@ -152,7 +152,7 @@ class Trials:
             return [(float(start), None if end is None else float(end)) for start, end in rows]
 
     def training(self, experiment_id: int) -> tuple[int, float]:
-        """Return the iterations and the seconds that all trials together have trained."""
+        """Return the total iterations and the total seconds for which all trials have trained."""
         query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
         with self._database.read() as connection:
             iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
@@ -174,9 +174,10 @@ class Trials:
     def results(
         self, experiment_id: int, trials: Sequence[int], *, best: bool
     ) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, revision of their search space, best or last value) of each trial that has a value.
+        """Return (flat params, revision of the params' search space, best or last value) of each trial that has a value.
 
-        The revision is None if the params are earlier ones of the trial: it is known only for the present ones.
+        The revision is known only for the present params of a trial. It is None if the best value was reached with earlier
+        params.
         """
         value = trial.c.best_value if best else trial.c.last_value
         query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, value)
@@ -193,7 +194,7 @@ class Trials:
     # -- segments and checkpoints --------------------------------------------------------------------------------------
 
     def segments(self, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:
-        """Return the segments of every trial that has any, in order, by the number of the trial."""
+        """Return trial number -> the segments of the trial in order, for every trial that has segments."""
         found: dict[int, list[SegmentRecord]] = {}
         with self._database.read() as connection:
             for row in connection.execute(_segments().where(trial.c.experiment_id == experiment_id)).mappings():
@@ -232,10 +233,10 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return the times in which these trials' training waited for checkpoints, and the seconds of all waits together.
+        """Return the waits of these trials' training for checkpoints, and the total seconds of all waits.
 
-        Each wait is (trial, ordinal of its segment, start, end). They are ordered by start. If there are more than `most`,
-        only the longest are returned.
+        Each wait is (trial, ordinal of its segment, start, end). The waits are ordered by start. If there are more than
+        `most`, only the longest waits are returned, but the total counts all of them.
         """
         waits = (
             select(trial.c.number, segment.c.ordinal, checkpoint.c.taken_at, checkpoint.c.took_s)
@@ -283,11 +284,11 @@ class Trials:
         return Page(items, rows.next_token)
 
     def pin(self, experiment_id: int, public_id: str, pinned: bool, now: float | None = None) -> None:
-        """Pin or unpin a checkpoint for a user, and give the driver the command for it, in one transaction."""
+        """Pin or unpin a checkpoint for a user, and give the driver a command about this, in one transaction."""
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
-            if cursor.rowcount == 1:  # otherwise the row has this value already
+            if cursor.rowcount == 1:  # otherwise the row already has this value
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:
@@ -312,7 +313,7 @@ class Trials:
             return [_trial(row) for row in connection.execute(query.order_by(trial.c.number)).mappings()]
 
     def segments_of(self, experiment_id: int, numbers: Sequence[int]) -> list[TrialSegment]:
-        """Return the segments of the trials with these numbers, those of one trial in order."""
+        """Return the segments of the trials with these numbers. The segments of each trial are in order."""
         with self._database.read() as connection:
             return segments_of(connection, experiment_id, numbers)
 
@@ -341,7 +342,7 @@ def numbered(connection: Connection, experiment_id: int, numbers: Sequence[int])
 
 
 def segments_of(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> list[TrialSegment]:
-    """Return the segments of the trials with these numbers, those of one trial in order."""
+    """Return the segments of the trials with these numbers. The segments of each trial are in order."""
     query = _segments().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
     return [TrialSegment(row["number"], _segment(row)) for row in connection.execute(query).mappings()]
 

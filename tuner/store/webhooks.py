@@ -1,9 +1,9 @@
 """Webhooks: URLs that events are sent to, and their deliveries.
 
-`collect` finds the experiments that have changed since its last call, and adds a delivery for each webhook that has subscribed to
-the event. `webhook_cursor` has a row for each experiment: the position in the log that `collect` has reached. The row and the
-deliveries are written in one transaction that fails if the row has changed meanwhile. So several services may collect from one
-database, and each delivery is added once.
+`collect` finds the experiments that have changed since its last call. For each event, it adds a delivery for each webhook that
+has subscribed to the event. `webhook_cursor` has a row for each experiment, which is the position in the log that `collect` has
+reached. The row and the deliveries are written in one transaction, which writes nothing if the row has changed meanwhile. So
+several services can collect from one database, and each delivery is added only once.
 `claim` hands a delivery to one sender for a limited time. If that sender dies, the delivery can be claimed again.
 """
 
@@ -51,7 +51,7 @@ MAX_WEBHOOKS = 500
 """The largest number of webhooks in one database."""
 
 FAILURES_AT_ONCE = 500
-"""The most failed trials of one experiment that are collected in one transaction."""
+"""The largest number of failed trials of one experiment that are collected in one transaction."""
 
 TEXT = 2000
 """Reasons and errors are cut to this many characters."""
@@ -99,7 +99,7 @@ class Due:
     webhook: int
     event: str
     data: Mapping[str, Any]
-    attempts: int  # including the one that is about to be made
+    attempts: int  # including the attempt that is about to be made
     created_at: float
     url: str
     format: Format
@@ -116,7 +116,7 @@ class _Place(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """An experiment that has changed. `before` is None if nothing of it was collected yet."""
+    """An experiment that has changed. `before` is None if none of its changes were collected yet."""
 
     id: int
     public_id: str
@@ -196,7 +196,7 @@ class Webhooks:
         ] = {}  # experiment -> event_seq beyond its cursor up to which there is nothing to send
         self._collecting = threading.Lock()
 
-    # -- what users set up -----------------------------------------------------------------------------------------------
+    # -- webhooks, which users create ------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -212,8 +212,8 @@ class Webhooks:
         """Create a webhook. It gets the events that happen from now on.
 
         Raises:
-            SpecError: `objective.reached` has no threshold, there are too many webhooks, or the project is not the one that this
-                store shows.
+            SpecError: `objective.reached` has no threshold, there are too many webhooks, or this store does not show the
+                project.
         """
         if self._project not in (None, project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
@@ -266,7 +266,7 @@ class Webhooks:
         format: Format | None = None,
         threshold: float | None = None,
     ) -> WebhookRecord:
-        """Change a webhook; None leaves a value as it is. Pending deliveries go to the new URL.
+        """Change a webhook. A value that is None stays the same. Pending deliveries go to the new URL.
 
         Raises:
             NotFound: there is no such webhook.
@@ -320,7 +320,7 @@ class Webhooks:
     # -- what the service does ---------------------------------------------------------------------------------------------
 
     def collect(self, now: float | None = None) -> None:
-        """Add a delivery for everything that has happened since the last call, in any service."""
+        """Add deliveries for all events since the last call in any service."""
         with self._collecting:
             hooks = Webhooks(self._database).all()
             if not hooks:
@@ -352,7 +352,7 @@ class Webhooks:
         return found.now._replace(seq=until), rows
 
     def _tell(self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float) -> None:
-        """Add the deliveries of one experiment. Write nothing if there is nothing to send, as after most reports."""
+        """Add the deliveries of one experiment. If there is nothing to send, as after most reports, write nothing."""
         before = found.before
         if rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
@@ -373,7 +373,7 @@ class Webhooks:
     def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
         """Return deliveries that are due, and count an attempt for each. No other sender gets them for `lease_s` seconds.
 
-        busy: internal ids of webhooks whose deliveries are skipped.
+        busy: the internal ids of webhooks whose deliveries are skipped.
         """
         time = at(now)
         query = _DUE
@@ -401,7 +401,7 @@ class Webhooks:
     ) -> None:
         """Record that an attempt has failed.
 
-        wait_s: seconds until the next attempt; None if this was the last one.
+        wait_s: the seconds until the next attempt; None if this was the last attempt.
         """
         time = at(now)
         state, next_at, ended = ("failed", time, time) if wait_s is None else ("pending", time + wait_s, None)
@@ -410,9 +410,9 @@ class Webhooks:
             cursor.execute(_FAILED_ATTEMPT, values)
 
     def prune(self, before: float) -> int:
-        """Delete deliveries that ended before this time, and those of deleted webhooks. Return how many there were.
+        """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return their number.
 
-        Deliveries of `objective.reached` are kept: they show that a webhook has had this event.
+        Deliveries of `objective.reached` are kept, because they show that a webhook has already received this event.
         """
         with self._database.write() as cursor:
             cursor.execute(_PRUNE, (before,))
@@ -443,7 +443,7 @@ def _of_experiment(found: _Changed, before: _Place) -> Iterator[_Occurrence]:
 
 
 def _of_trials(found: _Changed, failures: Sequence[Any]) -> Iterator[_Occurrence]:
-    """Yield the trials that failed for good."""
+    """Yield an event for each trial that failed for good."""
     for seq, number, reason in failures:
         trial = {"id": trial_id(found.public_id, number), "number": number, "reason": reason[:TEXT]}
         data = {"experiment": _shown_experiment(found), "trial": trial}
@@ -453,7 +453,7 @@ def _of_trials(found: _Changed, failures: Sequence[Any]) -> Iterator[_Occurrence
 def _of_objective(
     cursor: Cursor, found: _Changed, hook: WebhookRecord, since: int, until: int
 ) -> Iterator[_Occurrence]:
-    """Yield the first value of the objective that reaches the threshold of this webhook."""
+    """Yield an event for the first value of the objective that reaches the threshold of this webhook."""
     if hook.threshold is None or "objective.reached" not in hook.events:
         return
     spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (found.id,)) or "{}")
@@ -479,7 +479,7 @@ def _shown_experiment(found: _Changed) -> dict[str, Any]:
 
 
 def _advance(cursor: Cursor, found: _Changed, place: _Place) -> bool:
-    """Move the cursor of an experiment. Return False if somebody else has moved it."""
+    """Move the cursor of an experiment. Return False if another process has moved the cursor meanwhile."""
     if found.before is None:
         cursor.execute(_BEGIN, (found.id, *place))
     else:

@@ -36,7 +36,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 class Session(Model):
     """Information on the caller."""
 
-    required: Annotated[bool, Field(description="whether the service requires a token")]
+    required: Annotated[bool, Field(description="true if the service requires a token")]
     name: Annotated[
         str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
     ]
@@ -119,12 +119,12 @@ class AuditEntry(Model):
     """A request that changed something, or tried to."""
 
     id: Annotated[int, Field(description="its number; later entries have larger numbers")]
-    time: Annotated[str, Field(description="when it was answered")]
-    actor: Annotated[str, Field(description="the token's name; local if the service asks for none")]
+    time: Annotated[str, Field(description="when the request was answered")]
+    actor: Annotated[str, Field(description="the token's name; local if the service requires no token")]
     token_id: Annotated[str | None, Field(description="tok_..., if the request had a valid token")]
     method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
     path: Annotated[str, Field(description="the path that was requested")]
-    status: Annotated[int, Field(description="status of the answer; 401 and 403: the request was refused")]
+    status: Annotated[int, Field(description="HTTP status of the response; 401 and 403: the request was refused")]
     address: Annotated[str, Field(description="the IP address of the caller")]
 
     @classmethod
@@ -146,7 +146,7 @@ class AuditPage(Model):
     """Entries of the audit trail, newest first."""
 
     items: Annotated[list[AuditEntry], Field(description="the entries")]
-    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")]
+    next_page_token: Annotated[str | None, Field(description="token of the next page; null on the last page")]
 
 
 @router.get(

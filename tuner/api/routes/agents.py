@@ -24,9 +24,9 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["agents"])
 
 ANSWER_S = 30.0
-"""Seconds that the driver may take to commit a request of an agent. After that, the agent repeats the request."""
+"""Seconds that the driver may take to commit an agent's message. After that, the agent sends the message again."""
 LOOK_S = 0.25
-"""Seconds between two checks whether the service ends, in a request that waits."""
+"""Seconds after which a waiting request checks again that the service is not shutting down."""
 
 ExperimentName = Annotated[
     str, Path(description="exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
@@ -35,7 +35,7 @@ Lease = Annotated[str, Path(description="`lease` of the assignment", examples=["
 GONE: dict[int | str, dict[str, Any]] = {
     410: {
         "model": Problem,
-        "description": "the experiment or the lease has ended; of an experiment, there is nothing more to do",
+        "description": "the experiment or the lease has ended; if the experiment has ended, there is nothing more to do",
     }
 }
 USUAL: dict[int | str, dict[str, Any]] = {**NOT_FOUND, **CONFLICT, **GONE, **BAD, **SILENT}
@@ -61,7 +61,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     if assignment is None:
         await asyncio.to_thread(_open, here.store, experiment)
         return Response(status_code=204, headers={"Retry-After": "1"})
-    if given.request is None and await request.is_disconnected():  # it would not know that it has the trial
+    if given.request is None and await request.is_disconnected():  # the agent would not know that it has the trial
         await _ask(here, "release", record.public_id, {"lease": assignment["lease"]}, ANSWER_S)
     return _json(schemas.Assignment.of(assignment), 201)
 
@@ -73,7 +73,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
-    """Answer once the report is committed. A report of an iteration that has been stored gets the same answer again."""
+    """Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then."""
     given = checked(schemas.AgentReport, data).model_dump()
     earlier = [{**one, "waits": False} for one in given.pop("earlier")]
     found = await _about(here, "report", experiment, lease, {"reports": [*earlier, given]})
@@ -149,11 +149,11 @@ async def release(here: Here, experiment: ExperimentName, lease: Lease) -> Respo
 
 
 def _found(store: Store, name: str) -> ExperimentRecord:
-    """Return an experiment by its id or name. Of several with the name, the one that has not ended is meant.
+    """Return the experiment with this id or name. If several have the name, return the one that has not ended.
 
     Raises:
-        NotFound: there is none.
-        Conflict: it is not clear which one is meant.
+        NotFound: there is no such experiment.
+        Conflict: several experiments with the name could be meant.
     """
     called = plain_text(name)
     try:

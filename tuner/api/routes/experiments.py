@@ -115,7 +115,7 @@ def list_experiments(
         list[str] | None,
         Query(
             max_length=20,
-            description="only experiments with this tag, as key or key=value; if repeated, with all of them",
+            description="only experiments with this tag, written as key or key=value; repeat it to require several tags",
             examples=[["team=vision"]],
         ),
     ] = None,
@@ -171,7 +171,7 @@ def change(
 async def delete(
     here: Here,
     experiment_id: ExperimentId,
-    force: Annotated[bool, Query(description="kill it first if it has not ended")] = False,
+    force: Annotated[bool, Query(description="kill the experiment first if it has not ended")] = False,
     if_match: IfMatch = None,
 ) -> Response:
     def delete() -> Response:
@@ -363,13 +363,13 @@ def list_trials(
     "/experiments/{experiment_id}/trials/sample",
     response_model=schemas.TrialSample,
     responses={**NOT_FOUND, **BAD},
-    summary="Get a sample of the trials for a chart: the best ones, and others spread evenly over the rest of the ranking.",
+    summary="Get a sample of the trials for a chart: the best trials, and trials spread evenly over the lower ranks.",
 )
 def sample(
     here: Here,
     experiment_id: ExperimentId,
     size: Annotated[
-        int, Query(ge=1, le=10_000, description="number of trials at most; half of them are the best ones")
+        int, Query(ge=1, le=10_000, description="largest number of trials to return; half of them are the best trials")
     ] = 1000,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -409,7 +409,7 @@ def curves(
         Query(
             description=(
                 "step: the training_iteration; user_step: the step that the training code passed (reports "
-                "without one are left out); time: seconds since the experiment's start"
+                "without a step are left out); time: seconds since the experiment's start"
             )
         ),
     ] = "step",
@@ -433,7 +433,7 @@ def curves(
         if value is not None and not math.isfinite(value):
             raise SpecError("expected a finite number", f"/{name}")
     form = schemas.COLUMNS if schemas.COLUMNS in request.headers.get("accept", "") else "application/json"
-    # The answer depends only on the log, so a client that already has it gets a 304 before anything is read.
+    # The response depends only on the log, so a client that already has it gets a 304 before anything is read.
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query} {form}".encode())
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if knows(request, tag):
@@ -450,7 +450,7 @@ def curves(
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
     if form == schemas.COLUMNS:
         body = schemas.as_columns(record, metric, x, found, left_out, best)
-        # Compressing numbers takes longer than it saves.
+        # Compressing these numbers would take more time than it saves.
         return Response(body, headers={**headers, "Content-Encoding": "identity"}, media_type=form)
     model = schemas.Curves.of(record, metric, x, found.as_curves(), left_out, best)
     return answer(model, headers={"Vary": "Accept"}, tag=tag)
@@ -498,7 +498,7 @@ def importance(
     "/experiments/{experiment_id}/forecast",
     response_model=schemas.Forecast,
     responses={**NOT_FOUND, **BAD},
-    summary="Get a forecast: when the experiment ends, its best value then, and the gain of more training.",
+    summary="Get a forecast: when the experiment will end, its best value then, and the gain from more training.",
 )
 def forecast(
     here: Here,
@@ -510,8 +510,8 @@ def forecast(
             le=1e6,
             allow_inf_nan=False,
             description=(
-                "additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It "
-                "is limited to twice the training so far"
+                "the additional GPU hours whose gain `more` predicts; if trials use no GPUs, hours of running time. "
+                "The value is limited to twice the training so far"
             ),
         ),
     ] = 1.0,
@@ -619,7 +619,7 @@ class EventStream(StreamingResponse):
     "/experiments/{experiment_id}/events",
     response_class=EventStream,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow the log. Resumes after Last-Event-ID or the parameter after.",
+    summary="Follow the log. The stream begins after Last-Event-ID or the parameter `after`.",
 )
 def events(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -631,7 +631,7 @@ def events(
     "/experiments/{experiment_id}/changes",
     response_class=EventStream,
     responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow changed rows and the points of new reports. Resumes after Last-Event-ID or the parameter after.",
+    summary="Follow changed rows and the points of new reports. The stream begins after Last-Event-ID or the parameter `after`.",
 )
 def changes(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -649,7 +649,7 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
 
 
 def _created(record: ExperimentRecord) -> Response:
-    """Return a new experiment in its state at creation. A repeated request gets the same response."""
+    """Return the response that shows a new experiment as it was created. A repeated request gets the same response."""
     first = schemas.Experiment.of(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 

@@ -1,4 +1,4 @@
-"""Liveness and readiness, outside /api/v1. Neither needs a thread of the server, so both answer even if all are busy."""
+"""Liveness and readiness, outside /api/v1. Neither needs a thread of the server, so both answer even if all threads are busy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=schemas.Health, summary="Check that this process answers.")
 async def healthz() -> Response:
-    """Answer as long as the event loop runs."""
+    """Answer while the event loop runs."""
     return answer(schemas.Health(status="ok"))
 
 

@@ -16,7 +16,7 @@ OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "sett
 """The first segments of the page's paths."""
 
 RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""The first segments of paths that programs use. A wrong one is answered with a JSON problem, never with the page."""
+"""The first segments of paths that programs use. Wrong paths under these get a JSON problem, never the page."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
@@ -36,7 +36,7 @@ MISSING = """<!doctype html>
 
 
 def router(web: Path | None) -> APIRouter:
-    """Return the routes that serve the folder `web`, by default the bundle in the package. It may be built later."""
+    """Return the routes that serve the folder `web`, by default the bundle in the package. The bundle may be built later."""
     bundle = (web or BUNDLE).resolve()
     routes = APIRouter()
 

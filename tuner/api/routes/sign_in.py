@@ -95,7 +95,7 @@ def _callback(request: Request) -> str:
 
 
 def _own_path(path: str) -> str:
-    """Return the path if it is one of this page, else ``/``."""
+    """Return the path if it is a path of this page, else ``/``."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if safe and "\\" not in path else "/"
 

@@ -92,7 +92,7 @@ async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord 
     "/trials/{trial_id}/logs",
     response_model=schemas.Logs,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the logs of its ranks, by segment and rank.",
+    summary="Get the logs of a trial's ranks, by segment and rank.",
 )
 def logs(
     here: Here,
@@ -146,7 +146,7 @@ def log_text(
     "/trials/{trial_id}/usage",
     response_model=schemas.Usage,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the CPU, memory and GPU use of its ranks over time, by segment and rank.",
+    summary="Get the CPU, memory and GPU use of a trial's ranks over time, by segment and rank.",
 )
 def usage(
     here: Here,
@@ -161,7 +161,7 @@ def usage(
     "/trials/{trial_id}/curves",
     response_model=schemas.TrialCurves,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the curve of every metric that it has reported.",
+    summary="Get the curve of every metric that a trial has reported.",
 )
 def curves(
     here: Here,
@@ -181,7 +181,7 @@ def curves(
     "/trials/{trial_id}/lineage",
     response_model=schemas.Lineage,
     responses=NOT_FOUND,
-    summary="Get the lineage: the segments of this and other trials that led to its weights, and the schedule of configurations.",
+    summary="Get a trial's lineage: the segments, of any trial, that led to its weights, and the schedule of configurations.",
 )
 def lineage(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
@@ -197,7 +197,7 @@ def lineage(here: Here, trial_id: TrialId) -> Response:
 def neighbours(
     here: Here,
     trial_id: TrialId,
-    limit: Annotated[int, Query(ge=1, le=100, description="how many of them")] = 8,
+    limit: Annotated[int, Query(ge=1, le=100, description="number of trials to return")] = 8,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     found = nearest(here.store, here.store.experiments.by_id(record.experiment_id), record, limit)

@@ -20,8 +20,8 @@ Iteration = Annotated[
     Field(
         ge=1,
         le=2**31 - 1,
-        description="counts the reports of the trial: one more than the assignment's `iteration` at first, then one more each "
-        "time; a report that is sent again is stored once",
+        description="the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a "
+        "report that is sent twice is stored once",
         examples=[1],
     ),
 ]
@@ -29,11 +29,14 @@ MetricName = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABL
 Metrics = Annotated[
     dict[MetricName, float | None],
     Field(
-        min_length=1, max_length=1000, description="the numbers; null is not a number (NaN)", examples=[{"loss": 0.71}]
+        min_length=1,
+        max_length=1000,
+        description="the numbers by metric name; null stands for NaN",
+        examples=[{"loss": 0.71}],
     ),
 ]
 Step = Annotated[
-    int | None, Field(ge=-(2**63) + 1, le=2**63 - 1, description="the training code's own count; below 2**63")
+    int | None, Field(ge=-(2**63) + 1, le=2**63 - 1, description="the step count of the training code; below 2**63")
 ]
 Uri = Annotated[
     str,
@@ -41,7 +44,7 @@ Uri = Annotated[
         min_length=1,
         max_length=2000,
         pattern=PRINTABLE,
-        description="the place of the checkpoint; the agent that continues the trial gets this text unchanged",
+        description="where the agent has stored the checkpoint; the agent that continues the trial gets this text unchanged",
         examples=["s3://bucket/trial-0/epoch-1.pt"],
     ),
 ]
@@ -71,13 +74,14 @@ class AssignmentRequest(Body):
     lease_s: Annotated[
         float,
         Field(
-            ge=1, le=86400, description="seconds without a call from the agent after which its trial is started again"
+            ge=1, le=86400, description="if the agent makes no call for this many seconds, its trial is started again"
         ),
     ] = DEFAULT_LEASE_S
     late_checkpoints: Annotated[
         bool,
         Field(
-            description="keep the lease after a verdict to leave until the agent releases it, so that a checkpoint can follow"
+            description="keep the lease after a verdict that ends the training, until the agent releases it; it can then send a "
+            "checkpoint first"
         ),
     ] = False
 
@@ -86,15 +90,15 @@ class StartCheckpoint(Model):
     """The checkpoint that a trial continues from."""
 
     id: Annotated[str, Field(description="ckp_...")]
-    uri: Annotated[str, Field(description="the URI that the agent that saved it has reported")]
-    iteration: Annotated[int, Field(description="the report that it belongs to")]
+    uri: Annotated[str, Field(description="the URI that was reported when the checkpoint was saved")]
+    iteration: Annotated[int, Field(description="the iteration of the report that the checkpoint belongs to")]
 
 
 class Assignment(Model):
-    """A trial, or a part of one, that an agent should train."""
+    """A trial, or a part of a trial, for an agent to train."""
 
-    lease: Annotated[str, Field(description="names the assignment in the addresses of all further calls")]
-    lease_s: Annotated[float, Field(description="seconds without a call from the agent after which the lease ends")]
+    lease: Annotated[str, Field(description="identifies the assignment in the URLs of all further calls")]
+    lease_s: Annotated[float, Field(description="if the agent makes no call for this many seconds, the lease ends")]
     experiment_id: str
     trial_id: str
     segment_id: Annotated[str, Field(description="seg_...")]
@@ -103,7 +107,10 @@ class Assignment(Model):
     config: Annotated[Json, Field(description="the configuration, nested")]
     params: Json
     iteration: Annotated[
-        int, Field(description="number of reports that the trial had made at its checkpoint; 0 without one")
+        int,
+        Field(
+            description="number of reports that the trial had made when its checkpoint was saved; 0 without a checkpoint"
+        ),
     ]
     checkpoint: Annotated[
         StartCheckpoint | None, Field(description="the checkpoint to continue from; null: start from the beginning")
@@ -113,15 +120,23 @@ class Assignment(Model):
         Field(description="the next iteration at which a decision may be made, so that a checkpoint is useful"),
     ]
     seed: Annotated[int, Field(description="the seed of the experiment")]
-    metric: Annotated[str, Field(description="the objective, which reports must have")]
+    metric: Annotated[str, Field(description="the objective, which every report must contain")]
     entrypoint: Annotated[str | None, Field(description="the entrypoint of the experiment, if it names one")]
-    storage: Annotated[str, Field(description="the place in which the driver deletes checkpoints when they expire")]
+    storage: Annotated[
+        str, Field(description="the storage in which the driver deletes the checkpoints that it need not keep")
+    ]
     space: Annotated[Json | None, Field(description="the search space")]
     stop_grace_s: Annotated[float, Field(description="seconds that an agent has to stop when `wanted` says so")]
-    hang_timeout_s: Annotated[float | None, Field(description="seconds without a report that count as a hang")]
-    checkpoint_every: Annotated[int | None, Field(description="reports between the checkpoints that the user wants")]
-    checkpoint_at_milestones: Annotated[bool, Field(description="whether the scheduler needs one at every milestone")]
-    checkpoint_at_end: Annotated[bool, Field(description="whether the user wants a checkpoint at the end")]
+    hang_timeout_s: Annotated[
+        float | None, Field(description="if a trial makes no report for this many seconds, it counts as hung")
+    ]
+    checkpoint_every: Annotated[
+        int | None, Field(description="the user wants a checkpoint each time after this many reports")
+    ]
+    checkpoint_at_milestones: Annotated[
+        bool, Field(description="true if the scheduler needs a checkpoint at every milestone")
+    ]
+    checkpoint_at_end: Annotated[bool, Field(description="true if the user wants a checkpoint at the end")]
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
@@ -133,9 +148,10 @@ class AgentCheckpoint(Body):
     """A checkpoint that an agent has written."""
 
     uri: Uri
-    bytes: Annotated[int, Field(ge=0, le=2**62, description="its size, if that is known")] = 0
+    bytes: Annotated[int, Field(ge=0, le=2**62, description="its size in bytes; 0: unknown")] = 0
     ready: Annotated[
-        bool, Field(description="false while it is being written; send it again with true when it is complete")
+        bool,
+        Field(description="false while the checkpoint is being written; send it again with true when it is complete"),
     ] = True
 
 
@@ -145,8 +161,8 @@ class EarlierReport(Body):
     iteration: Iteration
     metrics: Metrics
     step: Step = None
-    checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint that belongs to it")] = None
-    age_s: Annotated[float, Field(ge=0, allow_inf_nan=False, description="seconds since it was made")] = 0.0
+    checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint of this report")] = None
+    age_s: Annotated[float, Field(ge=0, allow_inf_nan=False, description="seconds since the report was made")] = 0.0
     offer: Annotated[
         int | None, Field(ge=1, le=2**31 - 1, description="the iteration at which a checkpoint could be saved next")
     ] = None
@@ -156,33 +172,34 @@ class AgentReport(EarlierReport):
     """A report of an agent."""
 
     waits: Annotated[
-        bool, Field(description="whether the agent waits for the verdict; if not, the answer is always to continue")
+        bool, Field(description="true if the agent waits for the verdict; if false, the answer is always continue")
     ] = True
     earlier: Annotated[
         list[EarlierReport],
-        Field(max_length=MOST_EARLIER, description="reports before this one that have not been sent, in their order"),
+        Field(max_length=MOST_EARLIER, description="earlier reports that have not been sent yet, in order"),
     ] = Field(default_factory=list)
 
 
 class AgentVerdict(Model):
-    """The answer to a report. The report is in the database by then."""
+    """The answer to a report. It is sent after the report was stored in the database."""
 
     verdict: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
         Field(
-            description="continue: train on; anything else: leave, the lease has ended. After pause the trial continues later, "
-            "after exploit with another configuration"
+            description="continue: go on training; anything else: end the training. After pause, the trial continues later; "
+            "after exploit, it continues with another configuration. A verdict other than continue ends the lease, unless "
+            "late_checkpoints keeps it"
         ),
     ]
     reason: Annotated[str, Field(description="the reason, in words; empty for continue")]
-    save_checkpoint: Annotated[bool, Field(description="whether a checkpoint of this report is wanted")]
+    save_checkpoint: Annotated[bool, Field(description="true if a checkpoint of this report is wanted")]
     next_milestone: Annotated[
         int | None,
         Field(description="the next iteration at which a decision may be made, so that a checkpoint is useful"),
     ]
     wanted: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
-        Field(description="the action of the next verdict, as for heartbeats"),
+        Field(description="the verdict that the next report will get, as in the answer to a heartbeat"),
     ]
 
     @classmethod
@@ -192,9 +209,11 @@ class AgentVerdict(Model):
 
 
 class LateCheckpoint(AgentCheckpoint):
-    """A checkpoint that comes after its report."""
+    """A checkpoint that is sent after its report."""
 
-    iteration: Annotated[int, Field(ge=0, le=2**31 - 1, description="the report that it belongs to")]
+    iteration: Annotated[
+        int, Field(ge=0, le=2**31 - 1, description="the iteration of the report that the checkpoint belongs to")
+    ]
 
 
 class Heartbeat(Model):
@@ -204,7 +223,7 @@ class Heartbeat(Model):
         Literal["continue", "pause", "stop", "exploit"],
         Field(description="stop: report or release soon; pause and exploit: the next report will get this verdict"),
     ]
-    lease_s: Annotated[float, Field(description="seconds until the lease ends, unless the agent calls again")]
+    lease_s: Annotated[float, Field(description="unless the agent calls again, the lease ends after this many seconds")]
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Heartbeat:
@@ -217,26 +236,29 @@ class AgentLog(Body):
 
     text: Annotated[str | None, Field(max_length=MOST_LOG, description="the text")] = None
     data: Annotated[
-        str | None, Field(max_length=2 * MOST_LOG, description="instead of the text: its bytes in base64")
+        str | None, Field(max_length=2 * MOST_LOG, description="the bytes of the output in base64, in place of `text`")
     ] = None
     start: Annotated[
         int | None,
         Field(
-            ge=0, le=2**53, description="offset of its first byte, for repeated pieces; null: after the previous piece"
+            ge=0,
+            le=2**53,
+            description="offset of the first byte, by which a repeated piece is recognised; null: it follows the previous piece",
         ),
     ] = None
 
 
 class Completion(Body):
-    """The end of a trial, maybe with a last report."""
+    """The end of a trial, optionally with a last report."""
 
     metrics: Annotated[
-        dict[MetricName, float | None] | None, Field(description="a last report; null: the reports so far are all")
+        dict[MetricName, float | None] | None,
+        Field(description="the metrics of a last report; null: there is no further report"),
     ] = None
     iteration: Annotated[
-        int | None, Field(ge=1, le=2**31 - 1, description="the iteration of that report; null: it follows")
+        int | None, Field(ge=1, le=2**31 - 1, description="the iteration of that report; null: the next iteration")
     ] = None
-    checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint that belongs to it")] = None
+    checkpoint: Annotated[Uri | AgentCheckpoint | None, Field(description="the checkpoint of that report")] = None
     step: Step = None
 
 
@@ -244,12 +266,13 @@ class AgentFailure(Body):
     """The failure of a trial."""
 
     message: Annotated[str, Field(min_length=1, max_length=10_000, description="what went wrong, in one line")]
-    traceback: Annotated[str, Field(max_length=200_000, description="where")] = ""
-    log_tail: Annotated[str, Field(max_length=200_000, description="the last lines of its output")] = ""
+    traceback: Annotated[str, Field(max_length=200_000, description="the traceback")] = ""
+    log_tail: Annotated[str, Field(max_length=200_000, description="the last lines of the trial's output")] = ""
     kind: Annotated[
         Literal["user", "system", "spec"],
         Field(
-            description="user: it counts against max_failures; system: it was not the code; spec: no retry would help"
+            description="user: the failure counts towards max_failures; system: the code was not the cause; "
+            "spec: no retry would help"
         ),
     ] = "user"
     cause: Annotated[
@@ -260,7 +283,7 @@ class AgentFailure(Body):
 class LeaseState(Model):
     """The answer to a request that returns no other data."""
 
-    ended: Annotated[bool, Field(description="whether the lease has ended with this call")]
+    ended: Annotated[bool, Field(description="true if this call has ended the lease")]
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> LeaseState:

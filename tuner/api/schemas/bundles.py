@@ -14,7 +14,7 @@ class Bundle(Model):
     """A zip file of Python code that has been uploaded."""
 
     sha256: Annotated[str, Field(description="SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it")]
-    bytes: Annotated[int, Field(description="the size of the zip file that workers get")]
+    bytes: Annotated[int, Field(description="the size in bytes of the zip file that workers get")]
 
     @classmethod
     def of(cls, found: BundleRecord) -> Self:

@@ -1,4 +1,4 @@
-"""Changes of an experiment, in the form of its event streams."""
+"""The changes of an experiment, as its event streams send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster: its nodes, the worker groups on them, and those that wait."""
+"""The cluster: its nodes, the worker groups on them, and the worker groups that wait for resources."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClusterWait(Model):
     since: Annotated[Timestamp, Field(description="when it began to wait")]
     priority: Annotated[int, Field(description="the priority of its experiment")]
     reserved: Annotated[
-        bool, Field(description="whether it has waited for so long that free resources are reserved for it")
+        bool, Field(description="true if it has waited so long that free resources are reserved for it")
     ]
     reason: Annotated[str, Field(description="what it waits for, in words")]
 
@@ -63,12 +63,12 @@ class ClusterShare(Model):
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     priority: Annotated[int, Field(description="experiments of a higher priority come first")]
-    weight: Annotated[float, Field(description="its share relative to others of the same priority")]
+    weight: Annotated[float, Field(description="its share relative to experiments of the same priority")]
     share: Annotated[
         float,
         Field(
             description=(
-                "its dominant share: the largest share of any of the cluster's resources that it holds, from 0 to 1"
+                "its dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs"
             )
         ),
     ]
@@ -78,9 +78,9 @@ class ClusterShare(Model):
 
 class Cluster(Model):
     cpus: Annotated[float, Field(description="CPUs of the whole cluster")]
-    cpus_in_use: Annotated[float, Field(description="CPUs in use, including use by others")]
+    cpus_in_use: Annotated[float, Field(description="CPUs in use, including those that other programs use")]
     gpus: Annotated[float, Field(description="GPUs of the whole cluster")]
-    gpus_in_use: Annotated[float, Field(description="GPUs in use, including use by others")]
+    gpus_in_use: Annotated[float, Field(description="GPUs in use, including those that other programs use")]
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
     groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
     waiting: Annotated[list[ClusterWait], Field(description="worker groups that wait, in the order of the queue")]

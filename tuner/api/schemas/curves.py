@@ -74,8 +74,8 @@ class Curves(Model):
         int,
         Field(
             description=(
-                "number of reports per bucket: its lowest and its highest report are returned; 1: all reports are "
-                "returned"
+                "number of reports per bucket; the lowest and the highest report of each bucket are returned; 1: all "
+                "reports are returned"
             )
         ),
     ]
@@ -108,10 +108,10 @@ COLUMNS = "application/vnd.tuner.curves"
 """The media type of what `as_columns` returns."""
 
 COLUMNS_WORDS = (
-    "for a client that asks for this media type in Accept, as the page does, since it is quicker to write and to read: the "
-    "length of a head (uint32); the head, which is the JSON answer with `count`, the number of points, in each segment instead "
-    "of x and y, padded with spaces; the y of all points (float64; NaN: not finite); the x of all points (`x_type` of the head: "
-    "int32 or float64). The order is that of the head. All numbers are little-endian"
+    "sent if Accept names this media type, as in requests of the page, because it is quicker to write and to read. It has four "
+    "parts: the length of the head (uint32); the head, which is the JSON answer, padded with spaces, in which each segment has "
+    "`count`, the number of its points, in place of x and y; the y of all points (float64; NaN: not finite); the x of all points "
+    "(int32 or float64, as `x_type` of the head says). The points are in the order of the head. All numbers are little-endian"
 )
 
 
@@ -123,7 +123,7 @@ def as_columns(
     left_out: int,
     best: tuple[list[float], list[float]],
 ) -> bytes:
-    """Return what `Curves` has, with the points of all curves in two arrays. `COLUMNS_WORDS` describes the bytes."""
+    """Return the content of `Curves` as bytes, with all points in two arrays. `COLUMNS_WORDS` describes the bytes."""
     series: list[dict[str, Any]] = []
     for (number, state, value), parts in groupby(found.parts, lambda part: (part.trial, part.state, part.best_value)):
         segments = [{"ordinal": part.ordinal, "cause": part.cause, "count": part.count} for part in parts]
@@ -138,7 +138,7 @@ def as_columns(
     whole = {"metric": metric, "mode": mode_of(experiment, metric), "x": x, "x_type": x_type, "width": found.width}
     rest = {"left_out": left_out, "series": series, "best_so_far": {"x": best[0], "y": best[1]}}
     head = to_json({**whole, **rest}, inf_nan_mode="null")
-    head += b" " * (-(4 + len(head)) % 8)  # so that the numbers behind it are aligned
+    head += b" " * (-(4 + len(head)) % 8)  # so that the numbers after the head are aligned
     across = found.x.astype("<i4" if x_type == "int32" else "<f8")
     return b"".join([struct.pack("<I", len(head)), head, found.y.astype("<f8").data, across.data])
 

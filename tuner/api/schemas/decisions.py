@@ -25,7 +25,8 @@ class Decision(shown(DecisionRecord)):  # type: ignore[misc]
         str | None, Field(description="number of the trial that it is about; null if it is about the experiment")
     ]
     state: Annotated[
-        Literal["pending", "done", "superseded"], Field(description="whether the driver has carried it out")
+        Literal["pending", "done", "superseded"],
+        Field(description="done: the driver has carried it out; superseded: another decision replaced it first"),
     ]
 
     @classmethod

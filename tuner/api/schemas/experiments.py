@@ -51,7 +51,7 @@ class Best(Model):
     trial_number: int
     value: Number
     iteration: int | None
-    params: Annotated[Json, Field(description="ordinal of the segment that reported this value")]
+    params: Json
     checkpoint_id: str | None
     finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
 
@@ -64,8 +64,8 @@ class Objective(Model):
 def expected_gpu_hours(record: ExperimentRecord) -> float | None:
     """Return the estimated GPU hours of the experiment at its end, from the use of its trials so far.
 
-    None before the first trial has ended, and if the number of trials is not known. A running trial counts as half an
-    ended one.
+    The estimate is None before the first trial has ended, and if the number of trials is not known. A running trial counts
+    as half a trial.
     """
     if record.state.ended:
         return record.gpu_hours
@@ -87,7 +87,7 @@ class Resolved(Model):
     search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
     constraints: Annotated[Json, Field(description='the constraints on results: {"size": {"max": 0.25}}')] = {}  # noqa: RUF012 - pydantic copies it
     budget: Annotated[
-        str | None, Field(description="how much the search may train, and how to raise that, in words")
+        str | None, Field(description="how much the search may train, and how to raise that limit, in words")
     ] = None
 
 
@@ -116,8 +116,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         Json,
         Field(description="new parameter -> the value that it is assumed to have had in trials of earlier spaces"),
     ]
-    search: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
-    scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the one that is used")]
+    search: Annotated[Json, Field(description="as in the spec; `resolved` has the searcher that is used")]
+    scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the scheduler that is used")]
     resolved: Annotated[
         Resolved | None,
         Field(description="the scheduler and searcher that are used; null if an older version created the experiment"),
@@ -131,7 +131,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         str | None, Field(description="the experiment that this one was forked from; null if it is not a fork")
     ]
     abandoned: Annotated[
-        bool, Field(description="whether its script has ended and no driver drives it; it continues when it is resumed")
+        bool,
+        Field(description="true if its script has ended and no driver drives it; it continues when a user resumes it"),
     ]
     how_to_go_on: Annotated[str | None, Field(description="if it is abandoned: what to do, in words")]
     metrics: Annotated[list[str], Field(description="names of the metrics reported so far")]
@@ -264,8 +265,8 @@ class DryRun(Model):
         float | None,
         Field(
             description=(
-                "the GPU hours if every trial trains to max_t at seconds_per_iteration, or what the limits allow "
-                "if that is less; null if unknown"
+                "the GPU hours if every trial trains to max_t at seconds_per_iteration, but no more than the limits "
+                "allow; null if unknown"
             )
         ),
     ]

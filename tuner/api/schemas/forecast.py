@@ -1,4 +1,4 @@
-"""The forecast of an experiment: its end, its best value then, and the gain of more training."""
+"""The forecast of an experiment: its end, its best value then, and the gain from more training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ForecastEnd(Model):
 
 class ForecastMore(Model):
     gpu_hours: Annotated[float | None, Field(description="the additional GPU hours; null if trials use no GPUs")]
-    seconds: Annotated[float, Field(description="seconds that they take at the current pace")]
+    seconds: Annotated[float, Field(description="seconds that the additional training takes at the current pace")]
     improvement: Annotated[
         float, Field(description="the expected improvement of the best value; positive for both modes")
     ]

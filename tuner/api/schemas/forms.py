@@ -52,7 +52,7 @@ WORDS = {
     "iteration": "training_iteration, the count of the trial's reports",
     "max_t": "value of time_attr at which a trial is complete",
     "metric": "the name of the metric",
-    "mode": "whether the metric is minimised or maximised",
+    "mode": "min: lower values are better; max: higher values are better",
     "name": "the name of the experiment",
     "num_samples": "number of trials to start; null: as many as the time budget allows",
     "number": "the trial's number within the experiment, from 0",
@@ -65,7 +65,7 @@ WORDS = {
     "source_checkpoint_id": "the checkpoint that it started from, if any",
     "source_trial_number": "the trial that saved that checkpoint",
     "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
-    "started_at": "when it started; null before",
+    "started_at": "when it started; null if it has not started yet",
     "state": "its state",
     "time_attr": "what max_t counts",
     "trial_id": "trl_...",
@@ -100,7 +100,7 @@ class Body(BaseModel):
 
 
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
-    """Return a model of a record's fields that have an `About`, with the names and types of the API."""
+    """Return a model with those fields of a record that have an `About`, under the names and types of the API."""
     fields: dict[str, Any] = {}
     for name, plain, about in _shown_fields(record):
         if name not in leave_out:
@@ -111,7 +111,7 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return a record's fields that have an `About`, as arguments for a model made by `shown`."""
+    """Return those fields of a record that have an `About`, as arguments for a model that `shown` has made."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 
@@ -137,10 +137,10 @@ class Problem(Model):
     """An error, as RFC 9457 defines it."""
 
     type: Annotated[str, Field(description="always about:blank")] = "about:blank"
-    title: Annotated[str, Field(description="the phrase of the HTTP status")]
+    title: Annotated[str, Field(description="the reason phrase of the HTTP status")]
     status: Annotated[int, Field(description="the HTTP status")]
     detail: Annotated[str, Field(description="the error, in a sentence")]
-    request_id: Annotated[str | None, Field(description="also in the header X-Request-Id and in the service's log")] = (
-        None
-    )
+    request_id: Annotated[
+        str | None, Field(description="the id of the request, as in the header X-Request-Id and in the service's log")
+    ] = None
     errors: Annotated[list[ErrorItem], Field(description="each mistake, with the field that it is about")] = []

@@ -33,7 +33,8 @@ class LineageSegment(Model):
         int,
         Field(
             description=(
-                "the training_iteration from which the next segment continued; for the last segment, its current one"
+                "the training_iteration from which the next segment continued; for the last "
+                "segment, its current training_iteration"
             )
         ),
     ]
@@ -54,7 +55,8 @@ class Lineage(Model):
     trial_number: int
     items: list[LineageSegment]
     schedule: Annotated[
-        list[ScheduleEntry], Field(description="the configurations in order; train with them to repeat the result")
+        list[ScheduleEntry],
+        Field(description="the configurations in order; to repeat the result, train with one after the other"),
     ]
 
     @classmethod

@@ -20,13 +20,18 @@ class Neighbour(Model):
     trial_number: Annotated[int, Field(description="the trial's number")]
     state: TrialState
     distance: Annotated[
-        float, Field(description="in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners")
+        float,
+        Field(
+            description="the distance in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners"
+        ),
     ]
     best_value: Annotated[Number | None, Field(description="its best value of the first objective")]
     iteration: Annotated[int, Field(description="training_iteration of its newest report")]
     changes: Annotated[
         dict[str, Change],
-        Field(description="parameters that differ, the largest difference first; before: of the trial itself"),
+        Field(
+            description="parameters that differ, the largest difference first; `before` is the value of the trial itself"
+        ),
     ]
 
 
@@ -34,7 +39,9 @@ class Neighbours(Model):
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the trial's number")]
     items: Annotated[list[Neighbour], Field(description="the nearest first")]
-    left_out: Annotated[int, Field(description="number of trials that were not compared, because at most 10,000 are")]
+    left_out: Annotated[
+        int, Field(description="number of trials that were left out, because at most 10,000 are compared")
+    ]
 
     @classmethod
     def of(cls, record: TrialRecord, found: neighbours.Neighbours) -> Neighbours:

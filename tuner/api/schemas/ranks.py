@@ -28,10 +28,13 @@ class LogItem(Model):
         int, Field(description="offset of the end of the text, in bytes; pass it as `offset` to get what follows")
     ]
     left_out: Annotated[
-        int, Field(description="number of bytes in between that were not kept; a line in the text marks where")
+        int,
+        Field(
+            description="number of bytes between start and end that were not kept; a line in the text marks the place"
+        ),
     ]
     complete: Annotated[
-        bool, Field(description="whether the text includes the end of the log, and the rank prints no more")
+        bool, Field(description="true if the text includes the end of the log and the rank prints no more")
     ]
 
 

@@ -16,9 +16,9 @@ class TimelineSpan(Model):
     phase: Annotated[
         Phase,
         Field(
-            description="waiting: for room on the cluster; starting: processes start and load the code; restarting: the same "
-            "after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: it gave its "
-            "room back; idle: no trial of this experiment holds the device"
+            description="waiting: the trial waits for room on the cluster; starting: processes start and load the code; "
+            "restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is "
+            "taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]
@@ -35,12 +35,14 @@ class TimelineTrial(Model):
 
 
 class TimelineDevice(Model):
-    """A GPU, or on a node without GPUs the slot of one rank."""
+    """A GPU or, on a node without GPUs, the slot of one rank."""
 
     host: Annotated[str, Field(description="the node")]
     name: Annotated[str, Field(description='"GPU 0", or "rank 1" for the first slot of a rank')]
-    busy: Annotated[float, Field(description="share of the time in which these trials held it, from 0 to 1")]
-    spans: Annotated[list[TimelineSpan], Field(description="its spans in order, with idle ones between them")]
+    busy: Annotated[
+        float, Field(description="share of the time during which these trials held the device, from 0 to 1")
+    ]
+    spans: Annotated[list[TimelineSpan], Field(description="its spans in order, including the idle ones")]
 
 
 class Timeline(Model):

@@ -34,9 +34,9 @@ class Failure(Model):
     message: Annotated[str, Field(description="the error in one line")]
     rank: Annotated[int | None, Field(description="the rank that failed first")]
     node: Annotated[str | None, Field(description="the node of that rank")]
-    pid: Annotated[int | None, Field(description="the process of that rank")]
+    pid: Annotated[int | None, Field(description="the process id of that rank")]
     traceback: Annotated[str, Field(description="its Python traceback")]
-    log_tail: Annotated[str, Field(description="the last lines that it printed")]
+    log_tail: Annotated[str, Field(description="the last lines that this rank printed")]
     stacks: Annotated[dict[str, str], Field(description="rank -> stack, if the ranks were hung")]
 
 
@@ -48,7 +48,8 @@ class Checkpoint(Model):
     node: Annotated[
         str | None,
         Field(
-            description="Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI"
+            description="Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path "
+            "is shared; null if the checkpoint is at a URI"
         ),
     ] = None
 
@@ -60,9 +61,9 @@ class CheckpointItem(Checkpoint):
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the number of the trial that saved it")]
     segment: Annotated[int, Field(description="the ordinal of the segment that saved it")]
-    state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="whether its files can be used")]
+    state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="ready: its files can be used")]
     pinned: Annotated[
-        bool, Field(description="whether it is pinned, so that the experiment's policy does not delete it")
+        bool, Field(description="true if it is pinned, so that the experiment's policy does not delete it")
     ]
     actions: Annotated[list[CheckpointAction], Field(description="the actions that its state allows now")]
 
@@ -162,7 +163,7 @@ class TrialPage(PageOf[Trial]):
 
 
 class TrialSample(Model):
-    """A sample of an experiment's trials: the best ones, and others spread evenly over the rest of the ranking."""
+    """A sample of an experiment's trials: the best trials, and trials spread evenly over the lower ranks."""
 
     items: Annotated[list[Trial], Field(description="ordered by number; all trials if there are at most `size`")]
     ranks: Annotated[

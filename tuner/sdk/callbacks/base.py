@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class ObservedTrial:
-    """A trial in the state that it had at one entry of the log. The search may have gone on since."""
+    """A trial in the state that it had at one entry of the log. The search may have continued since then."""
 
     number: int
     trial_id: str
@@ -46,13 +46,13 @@ class Callback:
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:
-        """Prepare. This is called before any other method. folder: a folder in the home for files of this experiment."""
+        """Prepare. This method is called before any other. folder: a folder in the home for files of this experiment."""
 
     def on_trial_start(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the start of a trial."""
 
     def on_trial_restore(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle that a trial trains again after a pause, a retry or an exploit. An exploit may have changed its config."""
+        """Handle the continuation of a trial after a pause, a retry or an exploit. An exploit may have changed its config."""
 
     def on_trial_recover(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the failure of a trial that will be retried."""

@@ -75,7 +75,7 @@ def _last(path: Path) -> int:
 
 
 class TBXLoggerCallback(Callback):
-    """Writes scalars for TensorBoard to ``FOLDER/trial_00003``. When a trial ends, adds its configuration and its last value.
+    """Writes scalars for TensorBoard to ``FOLDER/trial_00003``. When a trial ends, adds its configuration and last value.
 
     It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
 

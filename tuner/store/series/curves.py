@@ -1,7 +1,7 @@
-"""Read curves at the resolution of a screen: from buckets if there are many points, else from the points.
+"""Read curves at the resolution of a screen: from buckets if there are many points, otherwise from the points.
 
-Every point that is returned was reported. The lowest and the highest of every `width` reports are kept, and the first and the
-last of every segment, so no spike is lost. The same log always gives the same curve.
+Every point that is returned was reported. The curve contains the lowest and the highest of every `width` reports, and the
+first and the last report of every segment. So no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tuner.store.series import pyramid, thinning
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
-MAX_ROWS = 60_000  # the most points that are read one by one
-MAX_BUCKETS = 400_000  # the most buckets that are read
-MAX_POINTS = 100_000  # the most points that are returned
-MAX_LOOKUPS = 20_000  # the most steps of the training code that are looked up at once
+MAX_ROWS = 60_000  # the largest number of points that are read one by one
+MAX_BUCKETS = 400_000  # the largest number of buckets that are read
+MAX_POINTS = 100_000  # the largest number of points that are returned
+MAX_LOOKUPS = 20_000  # the largest number of the training code's steps that are looked up at once
 
 Floats = NDArray[np.float64]
 _RECORD = np.dtype(pyramid.FIELDS)
@@ -41,7 +41,7 @@ SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
   (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
 FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
 ORDER BY t.number, s.ordinal"""
-# Each range has a single lower bound. With two, SQLite would use the index for one and check the other row by row.
+# Each range has a single lower bound. With two bounds, SQLite would use the index for one bound and check the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
@@ -96,7 +96,7 @@ class Part:
 class Columns:
     """Curves, with all their points in two arrays. A value that is not finite is NaN.
 
-    The curves have the lowest and the highest of every `width` reports; 1 means every report.
+    The curves contain the lowest and the highest of every `width` reports; 1 means every report.
     """
 
     width: int
@@ -126,9 +126,9 @@ NO_CURVES = Columns(1, (), np.empty(0), np.empty(0))
 def read(
     cursor: Cursor, experiment: int, metric: str, span: Span, points: int, trials: Sequence[int] | None = None
 ) -> Columns:
-    """Return the curves of these trials, by default of all.
+    """Return the curves of these trials, by default of all trials.
 
-    The longest curve has about `points` points, the others proportionally fewer.
+    The longest curve has about `points` points. Shorter curves have proportionally fewer points.
     """
     key = cursor.value("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if key is None:
@@ -152,10 +152,10 @@ def read(
 def best_so_far(
     cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
 ) -> tuple[list[float], list[float]]:
-    """Return (seconds since `begin`, best value by then) of each improvement.
+    """Return (seconds since `begin`, best value by then), as two lists with an item for each improvement.
 
-    The result is exact for an objective and its own mode, since the writer stores these improvements. Otherwise it is computed
-    from buckets, and may lack some of them.
+    The result is exact for an objective with the mode of the experiment, since the writer stores these improvements. Otherwise
+    the improvements are computed from buckets, and some of them may be missing.
     """
     found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if not found:
@@ -190,7 +190,7 @@ def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | N
 
 
 def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict[int, tuple[int, int]]:
-    """Return segment id -> (first, last report_no) of its part that lies in the span."""
+    """Return segment id -> (first, last report_no) of the part of the segment that lies in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
     if (span.low is None and span.high is None) or span.x == "user_step":
         return whole
@@ -207,9 +207,9 @@ def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict
 def _in_time(
     cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], low: float, high: float
 ) -> dict[int, tuple[int, int]]:
-    """Find the reports between two times, and a few more at both ends.
+    """Find the reports between two times, and a few more reports at both ends.
 
-    The search begins in coarse buckets, and continues in finer ones as the range gets smaller.
+    The search begins in coarse buckets, and continues in finer buckets as the range gets smaller.
     """
     found = dict(whole)
     for level in range(MAX_LEVEL, -1, -1):
@@ -258,7 +258,7 @@ def _records(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
 
-    Reports that no bucket of this level covers are read from lower levels, and if need be from the points.
+    Reports that no bucket of this level covers are read from lower levels or, if no bucket covers them, from the points.
     """
     found, owners = [], []
     left = dict(wanted)
@@ -286,7 +286,7 @@ def _records(
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
     steps = np.diff(segments)
-    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually they are in order already
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually they are already in order
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
@@ -355,7 +355,7 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
         for at, point in ((first, "first"), (last, "last"), (lows, "low"), (highs, "high"), (gaps, "first"))
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
-    # Each part is sorted already, so a stable sort is quick.
+    # Each part is already sorted, so a stable sort is quick.
     keys = owner << 32 | number
     order = np.argsort(keys, kind="stable")
     order = order[np.r_[True, np.diff(keys[order]) != 0]]
@@ -385,11 +385,11 @@ def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the lowest (or highest) value of every group that has a finite one; of equal values, the earliest.
+    """Return the index of the lowest or highest value of every group that has a finite value; the earliest of equal values.
 
     Args:
         values: (R,), the lowest or highest value of each bucket.
-        finite: (R,), whether a bucket has a finite value; None if all have.
+        finite: (R,), True if a bucket has a finite value; None if all buckets have a finite value.
         starts: where each group begins.
         pick: minimum or maximum.
     """
@@ -405,7 +405,7 @@ def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[A
 def _points(
     records: NDArray[Any], segments: NDArray[np.int64], at: NDArray[Any], point: str, span: Span
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
-    # Select the field first and then its values: the other order would copy whole records.
+    # Select the field first and then its values, since the opposite order would copy whole records.
     number = records[f"{point}_no"][at].astype(np.int64)
     match span.x:
         case "step":

@@ -43,11 +43,12 @@ class Metrics:
 
         Args:
             experiment_id: the internal id.
-            metric: its name.
+            metric: the name of the metric.
             x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), or
                 "time" (seconds since the experiment's start).
-            points: about how many points a curve over the whole range has; shorter curves have proportionally fewer. The
-                lowest and the highest of every few reports are kept, and the first and the last of every segment.
+            points: the approximate number of points of a curve over the whole range. Shorter curves have proportionally fewer
+                points. A curve contains the lowest and the highest of every few reports, and the first and the last report of
+                every segment.
             low: the start of the range, on the axis `x`.
             high: the end of the range.
             trials: numbers of trials; None for all.
@@ -87,7 +88,7 @@ class Metrics:
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return (seconds since the experiment's start, best value by then), a point for each improvement.
+        """Return (seconds since the experiment's start, best value by then), as two lists with an item for each improvement.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
@@ -95,9 +96,9 @@ class Metrics:
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
 
     def thin(self, before: float, now: float | None = None) -> int:
-        """Delete most points of experiments that ended before this time. Return of how many experiments.
+        """Delete most points of the experiments that ended before this time. Return the number of these experiments.
 
-        Their curves show the same at the resolution of a screen. Their logs can no longer be folded.
+        At the resolution of a screen, their curves look the same as before. Their logs can no longer be folded.
         """
         return thinning.thin(self._database, before, at(now))
 

@@ -1,11 +1,11 @@
-"""Buckets of metric points: a curve can be read at the resolution of a screen without reading its points.
+"""Buckets of metric points, with which a curve can be read at the resolution of a screen without reading all its points.
 
-A bucket summarises consecutive reports of one metric in one segment: its first, last, lowest and highest point. A bucket of
-level 1 covers 8 reports, one of level 2 covers 64, and so on. A row of `metric_bucket` contains the 8 buckets of a level that
-make up one bucket of the next level, each packed as a `RECORD`. A row is written in the transaction that commits its last report,
-or when its segment ends. Until then, its reports are read as points. So a report costs a fraction of a row.
+A bucket summarises consecutive reports of one metric in one segment by their first, last, lowest and highest point. A bucket of
+level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains the 8 buckets of a
+level that make up one bucket of the next level. Each is packed as a `RECORD`. A row is written in the transaction that commits
+its last report, or when its segment ends. Until then, its reports are read as points. So a report costs a fraction of a row.
 
-Non-finite values are counted (`gaps`). A non-finite value is the lowest or highest only if the bucket has no finite value.
+Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if the bucket has no finite value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEAL_FROM = 16  # a segment with fewer reports gets no buckets, since its points
 #: n, gaps, and (report_no, step, time, value) of the first, last, lowest and highest point
 RECORD = struct.Struct("<II" + 4 * "Iidd")
 
-#: the names of the fields of RECORD, as numpy's dtype has them
+#: the names and types of the fields of RECORD, in the form of a numpy dtype
 FIELDS = [("n", "<u4"), ("gaps", "<u4")] + [
     (f"{point}_{field}", kind)
     for point in ("first", "last", "low", "high")
@@ -40,7 +40,7 @@ _FIRST, _LAST, _LOW, _HIGH = slice(2, 6), slice(6, 10), slice(10, 14), slice(14,
 
 NOT_FINITE = {1: math.nan, 2: math.inf, 3: -math.inf}
 
-# Join from the metrics of the experiment, so that every range of points is one look-up in the primary key.
+# The join begins with the metrics of the experiment, so that every range of points is one look-up in the primary key.
 _POINTS = """
 SELECT p.segment_id, p.key_id, p.report_no, p.step, p.time, p.value, p.kind FROM metric_key k CROSS JOIN metric_point p
 WHERE k.experiment_id = ? AND p.segment_id = ? AND p.key_id = k.id AND p.report_no > ? ORDER BY p.key_id, p.report_no"""
@@ -65,7 +65,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return the bucket of these points, which are in the order of their reports. If values are equal, the earliest counts."""
+    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest counts."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -105,15 +105,15 @@ class _Open:
     __slots__ = ("last_no", "points", "rows")
 
     def __init__(self, rows: int = 0, last_no: int = 0, points: list[Row] | None = None) -> None:
-        self.rows = rows  # the complete rows of level 1
-        self.last_no = last_no  # its newest report
+        self.rows = rows  # the number of complete rows of level 1
+        self.last_no = last_no  # the number of its newest report
         self.points: list[Row] = points or []  # the points that are not in these rows
 
 
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    It keeps the points of running segments that no row covers yet. If it does not know a segment, it reads the points.
+    It keeps in memory the points of running segments that no row covers yet. If it does not know a segment, it reads them.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -125,7 +125,7 @@ class Pyramid:
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
-        """Add the points of one report. Call it before they are inserted. Do nothing if the report is known already."""
+        """Add the points of one report, before they are inserted. Do nothing if the report is already known."""
         known = self._open.get(segment) or self._load(cursor, segment)
         if report_no > known.last_no:
             known.points += points
@@ -181,7 +181,7 @@ class Pyramid:
         """Write the rows [begin, end) of the level above `level`."""
         rows = cursor.rows(_ROWS, (self._experiment, segment, level, begin * FACTOR, end * FACTOR))
         out = []
-        # Each row of a level makes one bucket of the next.
+        # Each row of a level becomes one bucket of the next level.
         for (key, chunk), below in groupby(rows, lambda row: (row[0], row[1] // FACTOR)):
             buckets = [merged(unpacked(row[2])) for row in below]
             out.append((segment, key, level + 1, chunk, buckets[-1][_LAST.start], packed(buckets)))
@@ -202,7 +202,7 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 def fill(cursor: Any) -> None:
     """Write the buckets of all points, in a database that has no buckets yet.
 
-    The migration that adds the table calls this, so it must use only columns that the tables had then.
+    The migration that adds the table calls this function. So the function must use only columns that the tables had then.
     """
     for experiment, segment, ended_at, last_no in cursor.rows(
         """SELECT t.experiment_id, s.id, s.ended_at, (SELECT MAX(p.report_no) FROM metric_key k CROSS JOIN metric_point p

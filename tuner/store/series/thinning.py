@@ -1,10 +1,10 @@
-"""Thin the points of experiments that ended long ago: keep the points that their curves show, and delete the rest.
+"""Thin the points of experiments that ended long ago: keep the points that their curves show, and delete all other points.
 
 A report is a row of `event`, and its metrics are points, which are stored nowhere else. So the log of a thinned experiment
-still has every report, but most of them without metrics. It can no longer be folded.
+still has every report, but most reports have no metrics. Such a log can no longer be folded.
 
-For each metric of each segment, the buckets of one level are kept, and the first, last, lowest and highest point of each bucket.
-This is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
+For each metric of each segment, the buckets of one level are kept, and also the first, last, lowest and highest point of each
+bucket. It is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AND EXISTS (SELECT 1 FROM trial t JOIN segment s ON s.trial_id = t.id JOIN metri
   JOIN metric_bucket b ON b.segment_id = s.id AND b.key_id = k.id AND b.level = 1 AND b.chunk >= 4
   WHERE t.experiment_id = e.id)"""
 _UNFINISHED = "SELECT id FROM experiment WHERE thinned_upto IS NOT NULL"
-# These lock the row, so that the statements after them see the rows of earlier transactions.
+# The next two statements lock the row, so that the statements after them see the rows of earlier transactions.
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _BEGIN = f"""
 UPDATE experiment SET thinned_at = ?, thinned_upto = 0
@@ -54,7 +54,7 @@ _FIRST, _LAST, _LOW, _HIGH = 2, 6, 10, 14  # where a bucket has the report_no of
 
 
 def level_of(reports: int) -> int:
-    """Return the level whose buckets are kept for a curve with this many reports. Level 0 is the points themselves."""
+    """Return the level whose buckets are kept for a curve with this many reports. Level 0 means the points themselves."""
     level = 0
     while -(-reports // pyramid.reports_per_bucket(level)) > MOST_BUCKETS:
         level += 1
@@ -62,7 +62,7 @@ def level_of(reports: int) -> int:
 
 
 def explanation(thinned_at: float, needs: str) -> str:
-    """Return why an operation is not possible for a thinned experiment. needs: the operation, such as "a replay"."""
+    """Return the reason why a thinned experiment cannot be used. needs: the operation to be refused, such as "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
         f"most points of its curves were deleted on {day}, because it had ended longer ago than TUNER_POINT_DAYS allows; "
@@ -95,7 +95,7 @@ def _thin_next(database: Database, experiment: int) -> bool:
     with database.write() as cursor:
         cursor.execute(_LOCK, (experiment,))
         upto = cursor.value(_UPTO, (experiment,))
-        if upto is None:  # another service has finished it, or a user has deleted the experiment
+        if upto is None:  # another service has finished the thinning, or a user has deleted the experiment
             return False
         segment = cursor.value(_SEGMENT, (experiment, upto))
         if segment is None:
@@ -103,7 +103,7 @@ def _thin_next(database: Database, experiment: int) -> bool:
             return False
         lasts = {key: last for key, last in cursor.rows(_KEYS, (segment, experiment)) if last is not None}
         long = {key: level for key, last in lasts.items() if (level := level_of(last))}
-        # A segment whose driver was killed may lack its last buckets. Once a curve is thinned, it lacks none.
+        # If a driver was killed, the last buckets of its segments may be missing. A thinned curve has all its buckets.
         if any(_covered(cursor, segment, key, level) != lasts[key] for key, level in long.items()):
             pyramid.Pyramid(experiment).seal(cursor, segment)
     for key, level in long.items():
@@ -119,7 +119,7 @@ def _thin_next(database: Database, experiment: int) -> bool:
 
 
 def _covered(cursor: Cursor, segment: int, key: int, level: int) -> int:
-    """Return the newest report in the buckets of this level; 0 if there are none."""
+    """Return the number of the newest report in the buckets of this level; 0 if there are no buckets."""
     data = cursor.value(_NEWEST, (segment, key, level))
     return 0 if data is None else int(pyramid.unpacked(bytes(data))[-1][_LAST])
 

@@ -34,20 +34,20 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Seconds that a PostgreSQL server may be silent; parameters of the URL (``?connect_timeout=3``) take precedence.
+"""The longest time that a PostgreSQL server may be silent, in seconds (``tcp_user_timeout``: in milliseconds).
 
-``tcp_user_timeout`` is in milliseconds. It ends a commit that the server does not acknowledge, for instance because the network
-is partitioned; the keepalives only watch an idle connection.
+Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_user_timeout`` ends a commit that the server does
+not acknowledge, for instance because the network is partitioned. The keepalives watch only idle connections.
 """
 
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
-"""Temporary errors: a lost connection, a lock, a full disk (PostgreSQL's 53100, too), a server that became a standby."""
+"""Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
 _SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*")
 
 
 class StoreUnavailable(StoreError, Retryable):
-    """The database is locked or unreachable. Nothing was written; the same call may work later."""
+    """The database is locked or unreachable. The same call may succeed later."""
 
 
 def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
@@ -102,7 +102,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn the write-ahead log on, if it is not on yet. SQLite does not wait for the lock that this needs, so retry."""
+    """Turn on the write-ahead log unless it is on. SQLite does not wait for the lock that is needed, so retry."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
@@ -153,7 +153,7 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
 
 @contextmanager
 def translated(backend: str) -> Iterator[None]:
-    """Turn errors of the database's driver into StoreError, or StoreUnavailable if a repeated call may work."""
+    """Turn errors of the database's driver into StoreError, or into StoreUnavailable if the same call may succeed later."""
     try:
         yield
     except DBAPIError as error:

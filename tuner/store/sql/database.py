@@ -1,4 +1,4 @@
-"""Connections to the database: many that read, one that writes."""
+"""Connections to the database: many for reading, and one for writing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.store.writing.writer import Cursor
 
 @dataclass(slots=True)
 class Commits:
-    """Records whether a commit was tried. Threads that run in a copy of the context share this record."""
+    """A record of whether a commit was tried. Threads that run in a copy of the context share this record."""
 
     tried: bool = False
 
@@ -30,7 +30,7 @@ _commits: ContextVar[Commits | None] = ContextVar("commits", default=None)
 
 @contextmanager
 def watched_commits() -> Iterator[None]:
-    """Record the commits within this block for `may_have_written`."""
+    """Record, for `may_have_written`, whether a commit is tried within this block."""
     token = _commits.set(Commits())
     try:
         yield
@@ -39,7 +39,7 @@ def watched_commits() -> Iterator[None]:
 
 
 def may_have_written() -> bool:
-    """Return whether a commit was tried within `watched_commits`. Outside of such a block, return True, since it is unknown."""
+    """Return True if a commit was tried within `watched_commits`, or, since this is unknown, outside of such a block."""
     found = _commits.get()
     return found is None or found.tried
 
@@ -83,10 +83,10 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Cursor]:
-        """Begin a transaction on the one connection that writes.
+        """Begin a transaction on the connection for writing.
 
-        The transaction takes SQLite's write lock at once. If it read first, and another process wrote meanwhile, its own
-        write would fail immediately, whatever the timeout.
+        The transaction takes SQLite's write lock at once. If it began by reading, and another process wrote in between, its
+        first write would fail immediately, regardless of the timeout.
         """
         with self._lock, translated(self.backend):
             if self._write_connection is None:

@@ -17,7 +17,7 @@ from tuner.store.sql.connect import shown_url
 
 
 def scripts() -> Path:
-    """Return the folder of the migration scripts: beside the package in a source tree, inside it when installed."""
+    """Return the folder of the migration scripts. It is beside the package in a source tree, inside the package if installed."""
     package = Path(__file__).resolve().parents[2]
     for place in (package / "_migrations", package.parent / "migrations"):
         if (place / "env.py").is_file():
@@ -27,7 +27,7 @@ def scripts() -> Path:
 
 @functools.cache
 def head() -> str:
-    """Return the newest revision: the only one in `migrations/versions` that is not the base of another one."""
+    """Return the newest revision, which is the only one in `migrations/versions` on which no other revision is based."""
     texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
     found: list[set[str]] = [
         {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
@@ -47,7 +47,10 @@ def revision(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to `head()`. Several processes may call it at once. If there is nothing to do, it costs one query."""
+    """Bring the database to `head()`. Several processes may do this at once.
+
+    If there is nothing to do, this costs only one query.
+    """
     try:
         if revision(engine) == head():
             return
@@ -81,7 +84,7 @@ def migrate(engine: Engine) -> None:
             ) from error
         finally:
             if lite:
-                connection.invalidate()  # so that nobody uses it while its foreign keys are off
+                connection.invalidate()  # so that the connection, whose foreign keys are off, is not used again
 
 
 def _check_references(connection: Connection) -> None:

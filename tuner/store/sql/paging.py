@@ -16,13 +16,13 @@ T = TypeVar("T")
 def page(
     connection: Connection, query: Select[Any], size: int, build: Callable[[Any], T], key: Callable[[T], int]
 ) -> Page[T]:
-    """Return one page of a query. Read one item more than it needs, to know whether there is a next page."""
+    """Return one page of a query. Read one item more than the page needs, to find out whether there is a next page."""
     items = [build(row) for row in connection.execute(query.limit(size + 1)).mappings()]
     return Page(tuple(items[:size]), str(key(items[size - 1])) if len(items) > size else None)
 
 
 def number(token: str) -> int:
-    """Return the number in a page token; the page begins after it. Raise SpecError if it is not a token."""
+    """Return the number in a page token, after which the page begins. Raise SpecError if `token` is not a page token."""
     try:
         found = int(token)
     except ValueError:

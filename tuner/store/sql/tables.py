@@ -1,9 +1,9 @@
 """The tables, for SQLAlchemy. `migrations/` builds the same tables; a test compares the two.
 
 Public ids (`public_id`) are opaque and have a prefix; internal ids are integers. Times are doubles, in seconds since 1970 in
-UTC. JSON is stored as text, so that both databases return exactly what was stored, including the order of keys and NaN. The
-tables that grow with every report have no foreign keys: only one writer fills them, and the checks would cost more than the
-rows.
+UTC. JSON is stored as text, so that both databases return exactly what was stored, including the order of keys and NaN.
+The tables that grow with every report have no foreign keys, since only one writer fills them, and the checks would cost more
+than the rows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def columns_of(record: type, *own: Column[Any], leave_out: Container[str] = ()) 
 
     Args:
         record: a dataclass.
-        own: columns that need more than that, such as keys. Each replaces the column of the field with the same name.
+        own: columns that need further properties, such as keys. Each replaces the column of the field with the same name.
         leave_out: names of fields that are not columns of this table.
     """
     hints = get_type_hints(record)

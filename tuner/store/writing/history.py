@@ -19,7 +19,7 @@ Row = Any
 
 
 def entries(connection: Connection, experiment_id: int, after: int = 0) -> Iterator[Entry]:
-    """Yield the log after `after`, in order, as the values that were committed."""
+    """Yield the log entries after `after`, in order, equal to the entries that were committed."""
     last = _last(connection, experiment_id)
     ordinals = _ordinals(connection, experiment_id)
     while after < last:
@@ -37,7 +37,9 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
-    upto = min(after + limit, _last(connection, experiment_id))  # read first: entries up to it are committed
+    upto = min(
+        after + limit, _last(connection, experiment_id)
+    )  # is read first, since all entries up to it are committed
     items = [
         StreamItem(
             seq=row.event_seq,
@@ -112,7 +114,7 @@ def metrics_of(
     """Return (segment id, report_no) -> metrics, for the reports with event_seq from after + 1 to upto."""
     keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
     names = {row.id: row.name for row in connection.execute(keys)}
-    # Use IN instead of a join, so that every point is one look-up in the primary key.
+    # With IN instead of a join, every point is one look-up in the primary key.
     ours = select(metric_key.c.id).where(metric_key.c.experiment_id == experiment_id)
     same = and_(metric_point.c.segment_id == event.c.segment_id, metric_point.c.report_no == event.c.report_no)
     query = (

@@ -1,6 +1,6 @@
 """Make rows of the table `trial` from the trials of a driver.
 
-A column has the value of the attribute of the same name. `_derived` computes the columns that are not attributes.
+A column has the value of the attribute with the same name. `_derived` computes the columns that have no such attribute.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tuner.store.sql.tables import Choice, JsonText, dumps
 from tuner.store.sql.tables import trial as table
 
 IDENTITY = ("public_id", "experiment_id", "number", "created_at")
-"""Columns that are written once, when the row is inserted."""
+"""The columns that are written only once, when the row is inserted."""
 
 
 def clean(text: str | None) -> str | None:
-    """Return the text without NUL and unpaired surrogates, which PostgreSQL or SQLite reject."""
+    """Replace NUL and unpaired surrogates in a text, because PostgreSQL or SQLite rejects them."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -36,7 +36,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _encoder(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return the function that turns an attribute into the column's value; None if they are the same."""
+    """Return the function that turns the value of an attribute into the column's value; None if the two are the same."""
     match column.type:
         case Choice():
             return str
@@ -54,11 +54,11 @@ _ENCODERS = [_encoder(table.c[name]) for name in _ATTRIBUTES]
 _attributes = attrgetter(*_ATTRIBUTES)
 
 CHANGING = (*_ATTRIBUTES, *_DERIVED)
-"""Columns that change, the state first."""
+"""The columns that can change, starting with the state."""
 
 
 def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `CHANGING`. `time` is the end of the trial if it has ended without a time."""
+    """Return the values of the columns `CHANGING`. `time` is the time of the end if the trial has ended without a time."""
     values = zip(_ENCODERS, _attributes(trial), strict=True)
     return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, time))
 

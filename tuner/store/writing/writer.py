@@ -1,7 +1,7 @@
 """Write a driver's batches as rows.
 
-Every report goes through here, so this module does not use SQLAlchemy to build statements. They are plain SQL that both databases
-understand, with `?` for parameters.
+This module handles every report, so it does not use SQLAlchemy to build statements. The statements are plain SQL that both
+databases understand, with `?` for parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _ANY_SEQ = (0, 2**62)
-# The state is in an index. An UPDATE that names it writes an index entry even if the state is the same.
+# The state is in an index. An UPDATE that names the state writes an index entry even if the state is the same.
 _TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in CHANGING[1:])} WHERE id = ?"
 _TRIAL_STATE = "UPDATE trial SET state = ? WHERE id = ?"
 _TRIAL_INSERT = f"""
@@ -104,11 +104,11 @@ class Cursor:
         return Cursor(self._raw.connection.cursor(), self.backend)
 
     def pipelined(self) -> AbstractContextManager[Any]:
-        """Send statements to PostgreSQL without waiting for each. Errors may be raised at the end of the block."""
+        """Send statements to PostgreSQL without waiting for each. Errors can be raised as late as the end of the block."""
         return nullcontext() if self.backend == "sqlite" else self._raw.connection.pipeline()
 
     def insert(self, one: str, at_once: str, rows: list[tuple[Any, ...]]) -> None:
-        """Insert many rows: into SQLite row by row, into PostgreSQL with one statement and a list for each column."""
+        """Insert many rows. SQLite gets them row by row; PostgreSQL gets one statement with a list for each column."""
         if self.backend == "sqlite" or len(rows) == 1:
             self.executemany(one, rows)
         else:
@@ -140,9 +140,9 @@ def _named(sql: str) -> str:
 
 
 class Writer:
-    """Writes the batches of one experiment. It keeps the ids of its rows, so that a report needs no look-ups.
+    """Writes the batches of one experiment. It keeps the ids of the experiment's rows, so that a report needs no look-ups.
 
-    After an error the caller must drop it, because its ids may not be in the database.
+    After an error, the caller must drop the writer, because some of these ids may not be in the database.
     """
 
     def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
@@ -229,7 +229,7 @@ class Writer:
             summary, state = batch.summary, batch.state
             best, counts = summary.get("best"), summary.get("counts")
             runs = int(state is not None and not state.ended)  # an ended experiment runs again if a user continues it
-            # Until its last commit, an import has an error, which ends with it.
+            # Until its last commit, an import has an error. The last commit removes the error.
             completed = state is ExperimentState.COMPLETED and summary.get("error") is None
             cursor.execute(
                 _EXPERIMENT,
@@ -278,7 +278,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if its row already had its end, so that nothing has changed."""
+        """Write a segment. Return True if its row already had the end of the segment, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None
@@ -363,7 +363,7 @@ class Writer:
             cursor.executemany(_DECISION, decisions)
 
     def _add_best(self, best: list[tuple[Any, ...]], seq: int, report: e.Reported) -> None:
-        """Add a row if the report has the best value of an objective so far."""
+        """Add a row for each objective whose best value so far is in this report."""
         for name, highest in self._objectives.items():
             value, kind = encode(report.metrics.get(name, math.nan))
             if value is None or kind != FINITE:
@@ -411,7 +411,7 @@ class Writer:
 
 
 def encode(value: float) -> tuple[float | None, int]:
-    """Return (value, kind) as a metric point stores them. Neither SQL nor JSON keeps NaN and infinities reliably."""
+    """Return (value, kind) as a metric point stores them, since neither SQL nor JSON keeps NaN and infinities reliably."""
     try:
         value = float(value)
     except OverflowError:  # an integer that is too large for a double

@@ -1,8 +1,8 @@
 """Large objects that belong to a training function, sent to the ranks through Ray's object store.
 
-An object is stored in a file in the experiment's storage, named by a hash of its content, so that another process can
-continue the experiment. The driver host reads it once and puts it into the object store. The ranks of a node share it;
-arrays are not copied at all.
+An object is stored in a file in the experiment's storage, so that another process can continue the experiment. The file
+is named by a hash of its content. The driver host reads the file once and puts the object into the object store. All
+ranks of a node share that copy, and arrays are not copied at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _fetch: Fetch | None = None
 
 
 def fetch_by(fetch: Fetch | None) -> None:
-    """Set the function with which this process gets stored objects; None: from their files."""
+    """Set the function with which this process gets stored objects. If it is None, they are read from their files."""
     global _fetch
     _fetch = fetch
 
@@ -63,7 +63,7 @@ def folder_of(storage: str, database: str) -> str:
 
 
 def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
-    """Write the object to `storage`, only once for equal content. Raise EntrypointError if it cannot be pickled."""
+    """Write the object to `storage`, unless it is already stored there. Raise EntrypointError if it cannot be pickled."""
     try:
         content = dumps(value, protocol=5)
     except Exception as error:
@@ -83,7 +83,7 @@ def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
 
 
 def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
-    """Delete the objects that no experiment of this database needs any more, and return their names.
+    """Delete the objects that no experiment of this database still needs, and return their names.
 
     needed: yields the pickled training functions of all experiments that have not ended. It is called only if an
     object is old enough to be deleted.
@@ -101,9 +101,9 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 
 @dataclass(frozen=True)
 class Parameterized:
-    """A trainable with objects, which `tuner.with_parameters` returns.
+    """A trainable with objects, as `tuner.with_parameters` returns it.
 
-    When called, it passes them to the function as keyword arguments.
+    When it is called, it passes the objects to the function as keyword arguments.
     """
 
     trainable: Callable[..., Any]
@@ -129,8 +129,8 @@ def with_parameters(trainable: Callable[..., Any], **objects: Any) -> Parameteri
 
     tuner.run(tuner.with_parameters(train, data=images), space, ...)
 
-    The objects are not sent with each trial: they are stored once, and ranks get them through Ray's object store.
-    Arrays in them are shared by the ranks of a node and read-only.
+    The objects are not sent with each trial: they are stored once, and ranks get them through Ray's object store. The
+    ranks of a node share the arrays in these objects, so the arrays are read-only.
     """
     if isinstance(trainable, Parameterized):
         return Parameterized(trainable.trainable, {**trainable.objects, **objects})

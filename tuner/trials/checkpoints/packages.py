@@ -1,8 +1,8 @@
 """Pack and store local directories of a `runtime_env`, so that workers and later processes can use them.
 
-Ray uploads local directories only for one job, but an experiment may be continued by another job. So directories are
-packed into zip files in the experiment's storage, named by a hash of their content, and the environment refers to them
-by URI.
+Ray uploads local directories only for one job, but another job may continue the experiment. So directories are packed
+into zip files in the experiment's storage. The files are named by a hash of their content, and the environment refers to
+them by URI.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
 
 
 def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:
-    """Return a zip file with one directory at its top, as Ray expects. Equal files give equal bytes."""
+    """Return a zip file with a single top-level directory, as Ray expects. Equal files give equal bytes."""
     buffer = io.BytesIO()
     total = 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

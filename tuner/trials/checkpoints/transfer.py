@@ -1,7 +1,7 @@
 """Copy checkpoint files from the disk of another node, through Ray's object store.
 
-Storage that every node can reach (a shared directory, a URI) does not need this. Files do not stay in the object store:
-parts of a file are put there when a process on another node requests them, two at a time.
+Storage that every node can reach (a shared directory, a URI) does not need this. Files do not stay in the object store.
+When a process on another node requests a file, parts of the file are put into the store, two at a time.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ log = logging.getLogger(__name__)
 
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that are sent as one object
-_WINDOW = 2  # parts at a time; each is read by a separate process, next to the training on that node
+_WINDOW = 2  # parts at a time; a separate process reads each part, beside the training on that node
 _RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
-    """Return a part of a local file as an array of bytes, which Ray does not copy. It runs on the node that has the file."""
+    """Return a part of a local file as an array of bytes, which Ray does not copy. Call this on the node with the file."""
     import numpy
 
     return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
 
 
 def read_small(uris: Iterable[str]) -> list[bytes | None]:
-    """Return the content of these small files. Runs on the node that has them."""
+    """Return the content of these small files. Call this on the node that has them."""
     return [place(uri).read() for uri in uris]
 
 
 def local_path(uri: str) -> str:
-    """Return the path, with variables replaced, on the node that this runs on."""
+    """Return the local path of a URI, with variables replaced by their values on this node."""
     return place(uri).path
 
 
@@ -65,7 +65,7 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
 
 
 def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
-    """Copy these files from a directory on the disk of a node to a local one, and remove the directory there."""
+    """Copy these files from a directory on a node's disk to the local directory `target`. Then remove the original."""
     _fetch_files(path, path, node, files, target)
     checkpoints.compare(path, checkpoints.Manifest(files, {}), target)
     _ask(path, node, shutil.rmtree, path, True)

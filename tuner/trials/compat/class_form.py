@@ -7,9 +7,9 @@ class Digits:
     def load(self, folder: str): ...
     def cleanup(self): ...                # optional; also called when the trial is stopped
 
-`ray.tune.Trainable` classes work unchanged. Every rank has its own object and calls all methods. The files that rank 0
-saves are the checkpoint. If the class has ``save_on_every_rank = True``, the files of all ranks are, and must have
-different names.
+`ray.tune.Trainable` classes work unchanged. Every rank has its own object and calls all methods. The checkpoint consists
+of the files that rank 0 saves. If the class has ``save_on_every_rank = True``, it consists of the files of all ranks, which
+must then have different names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.trials.training import session
 
 
 class Steps(Protocol):
-    """A running object of such a class. `saves`: whether the class can save."""
+    """A running object of such a class. saves: whether the class can save checkpoints."""
 
     saves: bool
 
@@ -38,10 +38,10 @@ class Steps(Protocol):
         """Fill an empty directory."""
 
     def load(self, folder: str, iteration: int) -> None:
-        """Continue from a directory that `save` filled after this number of steps."""
+        """Continue from a directory that `save` has filled. iteration: the number of steps until then."""
 
     def close(self) -> None:
-        """Clean up, however the trial ended."""
+        """Clean up, no matter how the trial has ended."""
 
 
 @dataclass(frozen=True)

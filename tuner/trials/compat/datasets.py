@@ -1,4 +1,4 @@
-"""Ray Data in a trial: give each rank its part of a data set."""
+"""Support Ray Data in a trial: give each rank its part of a data set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tuner.trials.training import session
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return data sets in a form that can be sent to other processes.
 
-    If a data set has a description of how it is made, the description is sent, else references to its blocks. Blocks
-    exist only as long as the process that made them, so another process cannot resume an experiment with such data.
+    If Ray can describe how a data set is made, the description is sent, else references to the data set's blocks. Blocks
+    exist only until the process that made them ends, so another process cannot resume an experiment with such data.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():

@@ -55,20 +55,20 @@ _INSTEAD_OF = {
 
 
 def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
-    """Tell an objective the names under which its values are reported. Other functions are returned unchanged."""
+    """Tell an objective the names under which its values are reported. Return any other function unchanged."""
     if not metrics or getattr(function, "metrics", None) != ():
         return function
     return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Return whether this is a trainer of Ray Train, judging by its public attributes."""
+    """Return whether this is a trainer of Ray Train. Its public attributes decide."""
     names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
     return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
 
 
 def is_objective(function: Any) -> bool:
-    """Return whether the first argument is a trial of Optuna, judging by its name or its annotation."""
+    """Return whether the function's first argument is a trial of Optuna. Its name or its annotation decides."""
     if isinstance(function, Parameterized):
         return is_objective(function.trainable)
     if isinstance(function, type) or not callable(function) or type(function).__module__.startswith("tuner.trials."):

@@ -1,7 +1,7 @@
-"""Optuna's objectives as training functions: `objective(trial)` runs unchanged, on one rank or on many.
+"""Run Optuna's objectives as training functions. `objective(trial)` runs unchanged, on one rank or on several ranks.
 
-The driver answers `trial.suggest_*`, with the same value on every rank. `trial.report` is a report, `should_prune`
-returns the scheduler's decision at that report, and the return value of the objective is the last report.
+The driver chooses the values of `trial.suggest_*`, which are the same on every rank. `trial.report` makes a report,
+`should_prune` returns the scheduler's decision at that report, and the return value of the objective is the last report.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective as a function of the configuration (the parameters of the search space, if there is one).
+    """An objective as a function of the configuration. If there is a search space, the configuration has its parameters.
 
-    `metrics` are the names under which its values are reported, in order.
+    metrics: the names under which the objective's values are reported, in order.
     """
 
     function: Callable[..., Any]
@@ -93,7 +93,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """Replaces Optuna's storage: attributes that Optuna's helpers set are stored with our trial."""
+    """Replaces Optuna's storage. Attributes that Optuna's helpers set are stored with our trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -165,8 +165,8 @@ class Trial(optuna.trial.Trial):
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
         """Report the value of a step.
 
-        If the trial must stop, it continues until the objective calls `should_prune`. `checkpoint` is as in
-        `tuner.report`; Optuna has no such argument.
+        If the trial must stop, `should_prune` returns True from then on, and the next report ends the objective.
+        `checkpoint` has the same meaning as in `tuner.report`; Optuna has no such argument.
         """
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
@@ -195,7 +195,7 @@ class Trial(optuna.trial.Trial):
         self.note(key, value)
 
     def note(self, key: str, value: Any) -> None:
-        """Store a value with the trial, in the `notes` of its result. Raise TypeError if it is not JSON."""
+        """Store a value with the trial, in the `notes` of its result. Raise TypeError if the value is not JSON."""
         if self._session.context.world_rank == 0:
             driver_calls.here().note({key: _as_json(key, value)})
 

@@ -37,10 +37,10 @@ class GroupBuilder:
 
     Args:
         driver: the actor to which ranks report.
-        name: placement groups are named {name}/{number}, which shows who owns them.
-        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
-        report_address: where the driver listens for reports; None if they can only go through Ray.
-        log_limit: how much of each log the ranks send to the driver; None: nothing.
+        name: the prefix of placement groups' names, {name}/{number}. It shows who owns them.
+        autoscaling: the cluster may still grow, so a group that does not fit yet waits instead of being refused.
+        report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: returns an idle group that may be ended to make room for a new one, or None.
     """
 
@@ -73,13 +73,13 @@ class GroupBuilder:
         Args:
             launch: the launch that needs the group.
             key: the kind of the group.
-            waiting: called with the reason, in words, if the group waits for long.
+            waiting: called with the reason, in words, if the group is not placed within about `PATIENCE_S` seconds.
             placed: set once the group has its resources and only its processes have to start.
         """
         group = await self._reserve(launch, key)
         hellos: asyncio.Future[list[Any]] | None = None
         try:
-            # The actors are created before the placement group is ready, which saves waiting for an answer in between.
+            # The actors are created before the placement group is ready. This saves one wait for an answer from Ray.
             self._create_actors(launch, group)
             several = launch.scaling.num_workers > 1
             hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
@@ -104,10 +104,10 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the cluster could hold the group if it were empty.
 
-        If a group of this kind was placed before, it is accepted: a node may be missing and come back.
+        If a group of this kind was placed before, it is always accepted, because a lost node may come back.
 
         Raises:
-            PlacementError: the cluster can never hold it.
+            PlacementError: the cluster can never hold the group.
         """
         if room_key(launch.scaling) not in self._placed_before and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
@@ -146,7 +146,7 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the group would not fit on the empty cluster; None if it would, or if the cluster may grow."""
+        """Return why the group would not fit on the empty cluster; None if it would fit, or if the cluster may grow."""
         found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
         return found
 
@@ -168,7 +168,7 @@ class GroupBuilder:
             )
 
     async def _reserve(self, launch: Launch, key: Key) -> Group:
-        """Request a placement group. If this is cancelled, release it again."""
+        """Request a placement group. If this call is cancelled, release the placement group again."""
         scaling = launch.scaling
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
@@ -180,15 +180,15 @@ class GroupBuilder:
             raise
 
     async def _give_back(self, key: Key, asked: asyncio.Future[PlacementGroup]) -> None:
-        with contextlib.suppress(Exception):  # then nothing was reserved
+        with contextlib.suppress(Exception):  # if the request failed, nothing was reserved
             await self._end(Group(key, await asked))
 
     async def _until_placed(
         self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
     ) -> None:
-        """Wait until the placement group is ready, and end idle groups to make room for it.
+        """Wait until the placement group is ready. End idle groups to make room for it.
 
-        Raise NoRoom if that takes too long.
+        Raise NoRoom if it is not ready in time.
         """
         limit = launch.limits.placement_timeout_s
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Find the cause of a failure, and word a message, from the errors of Ray and of the ranks."""
+"""Derive the cause and the message of a failure from the errors of Ray and of the ranks."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def from_error(error: RankError, place: Placed) -> Failure:
 def uneven(results: Mapping[int, RankResult]) -> str:
     """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
-    Ranks that follow a verdict all leave at the same report. So if training code reports equally often on all ranks,
-    the counts are equal at every end of a segment. If rank 0's only report is the return value of its function, the
-    other ranks may return nothing.
+    All ranks that follow a verdict leave at the same report. So if training code reports equally often on all ranks,
+    their counts are equal whenever a segment ends. If rank 0's only report is the return value of its function, the
+    other ranks can return nothing.
     """
     even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
     others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
@@ -90,7 +90,7 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
 
 
 def _last_words(place: Placed, message: str, found: Findings) -> str:
-    """Return a text in place of a traceback for a process that died without one."""
+    """Return a text that replaces the traceback of a process that died without a traceback."""
     lines = found.log_tail.splitlines()[-_LAST_LINES:]
     silent = "it printed nothing" if found.node_alive else "its log cannot be read"
     said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent

@@ -1,4 +1,4 @@
-"""A worker group, and the keys that tell which launches can share one."""
+"""A worker group, and the keys that tell which launches can share a group."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def group_key(launch: Launch) -> Key:
     code = launch.code
     return (
         *scaling_key(launch.scaling),
-        # functions by value have no entrypoint; they come from one script, and a changed one needs no new processes
+        # A function by value has no entrypoint. If the function has changed, the same processes can still run it.
         code.entrypoint,
         code.sys_path,
         code.working_dir,

@@ -16,7 +16,7 @@ _AGAIN_S = 0.2  # seconds between two attempts to reach a rank
 
 
 class Interrupts:
-    """Interrupts segments. It repeats rounds until one has reached all ranks."""
+    """Interrupts segments. An interrupt takes one or more rounds, until a round has reached all ranks."""
 
     def __init__(self) -> None:
         self._releases: set[asyncio.Task[None]] = set()
@@ -24,8 +24,8 @@ class Interrupts:
     async def interrupt(self, run: SegmentRun) -> None:
         """Find the next report that no rank has begun, and make it a milestone of all ranks.
 
-        A rank never ends a hold by itself, so every round ends with a release of all ranks: with the milestone if all
-        have answered, else without one. In that case the next round begins, unless the segment has ended.
+        A rank never ends a hold by itself, so every round releases all ranks at its end. If all ranks have answered, the
+        release sets the milestone. Otherwise it sets none, and the next round begins unless the segment has ended.
         """
         while run.training and run.group is not None:
             actors, interrupt = run.group.actors, secrets.token_hex(8)
@@ -52,9 +52,9 @@ class Interrupts:
 
 
 async def _hold(run: SegmentRun, actors: list[Any], interrupt: str) -> int | None:
-    """Hold all ranks and return the next report that none has begun.
+    """Hold all ranks, and return the next report that no rank has begun.
 
-    Return None if some rank is no longer running this segment.
+    Return None if a rank no longer runs this segment.
     """
     counts = await asyncio.gather(*(answer(actor.hold.remote(run.launch.segment_id, interrupt)) for actor in actors))
     known = [count for count in counts if count is not None]
@@ -62,7 +62,7 @@ async def _hold(run: SegmentRun, actors: list[Any], interrupt: str) -> int | Non
 
 
 async def _release(run: SegmentRun, actors: list[Any], interrupt: str, milestone: int | None) -> None:
-    """Release all ranks. Keep trying to reach each rank until it, or the segment, has ended."""
+    """Release all ranks. Keep trying to reach each rank until the rank or the segment has ended."""
 
     async def release(actor: Any) -> None:
         while True:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct("!I")
 _ROOT = str(Path(__file__).resolve().parents[3])
-_END_S = 5.0  # how long the server may take to end
+_END_S = 5.0  # seconds that the server may take to end
 
 
 class LocalRank:
@@ -54,7 +54,7 @@ class LocalRank:
         self._send((address, log_limit))
 
     def call(self, method: str, arguments: Any) -> asyncio.Future[Any]:
-        """Call a method in the process. The future raises RankLost if the process has ended. It may be dropped."""
+        """Call a method in the process. If the process has ended, the future raises RankLost. The future can be dropped."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self.ended.done():
@@ -112,7 +112,7 @@ class LocalRank:
                 else:
                     answer.set_exception(RuntimeError(value))
         except (asyncio.IncompleteReadError, OSError):
-            pass  # it has ended: the server says how
+            pass  # the process has ended; the server tells its exit status
 
 
 class _Method:
@@ -126,12 +126,12 @@ class _Method:
 class RankServer:
     """The process that forks ranks.
 
-    It may be created in any thread, before there is an event loop, so that it starts early. Call all other methods,
-    except `kill`, in one event loop.
+    It can be created in any thread before there is an event loop, so that it starts early. Call all other methods,
+    except `kill`, in the same event loop.
     """
 
     def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
-        """Start the server, and make it fork `ahead` processes as soon as it can. gpus: these see the GPUs of the machine."""
+        """Start the server, which forks `ahead` processes as soon as it can. gpus: whether they see the machine's GPUs."""
         self.gpus = gpus
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
@@ -152,7 +152,7 @@ class RankServer:
         )
         theirs.close()
         self._ahead: deque[socket.socket] = deque(self._ask() for _ in range(ahead))
-        self._order: deque[LocalRank] = deque()  # whose pid the server says next
+        self._order: deque[LocalRank] = deque()  # the ranks whose pids the server will send, in this order
         self._ranks: dict[int, LocalRank] = {}
         self._listening: asyncio.Task[None] | None = None
         self.over = False
@@ -162,7 +162,7 @@ class RankServer:
         return self._process.pid
 
     def adopt(self) -> list[LocalRank]:
-        """Return the processes that were forked ahead, and begin to listen to the server."""
+        """Return the processes that were forked in advance, and begin to listen to the server."""
         ranks = [LocalRank(connection) for connection in self._ahead]
         self._ahead.clear()
         self._order.extend(ranks)
@@ -170,7 +170,7 @@ class RankServer:
         return ranks
 
     def fork(self) -> LocalRank:
-        """Start a process. Messages that are sent before it exists wait."""
+        """Start a process. Messages that are sent to it before it exists are delivered later."""
         try:
             rank = LocalRank(self._ask())
         except OSError as error:
@@ -180,10 +180,10 @@ class RankServer:
         return rank
 
     def kill(self) -> None:
-        """End the server and all its processes now. May be called from any thread, more than once."""
+        """End the server and all its processes now. This can be called from any thread, and more than once."""
         self.over = True
         with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # then it kills the process groups of its ranks and ends
+            self._control.shutdown(socket.SHUT_RDWR)  # the server then kills the process groups of its ranks and ends
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """Jobs that run on a rank's node after the rank has ended: read the rest of its log, and make sure that its processes have ended.
 
-Each is a plain function. It is called directly on this node, and as a Ray task on other nodes.
+Each job is a plain function. It is called directly on this node, and as a Ray task on other nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait a moment until these processes have ended, then kill them. Also end the processes that they started.
+    """Wait a moment for these processes to end, then kill those that have not ended. Also kill their child processes.
 
     Each rank leads a process group, which contains the processes that it started. Return the pids that are still alive.
     """
@@ -47,7 +47,7 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the parts of a rank's log file that should be stored and are not in `have`, with the mark of its end.
+    """Return the chunks of a rank's log file that should be stored and are not in `have`, and the end mark.
 
     Return nothing if there is no such file here.
     """

@@ -59,7 +59,7 @@ def lacking(scaling: Scaling) -> str | None:
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the same as `lacking`, for these nodes. Each is a dict of its total resources."""
+    """Return the same as `lacking` for the given nodes. Each node is a dict of its total resources."""
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)

@@ -14,7 +14,7 @@ from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
 
 ANSWER_S = 2.0
-"""Timeout in seconds of a question to a rank."""
+"""The timeout of a request to a rank, in seconds."""
 SAVING_S = 600.0
 """Seconds that saving a rank's last checkpoint may take, even if `hang_timeout_s` is shorter."""
 LOOK_S = 1.0
@@ -30,7 +30,7 @@ class Ending:
 
 
 class EndedEarly(Exception):
-    """The segment has to end before its ranks have."""
+    """The segment has to end before its ranks have ended."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.reason)
@@ -54,13 +54,13 @@ class SegmentRun:
     group: Group | None = None
     training: bool = False
     over: bool = False
-    interrupt: str | None = None  # an interrupt that came while the ranks were getting ready
+    interrupt: str | None = None  # an interrupt that arrived while the ranks were getting ready
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending questions, by rank
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
     log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that came with the results of the ranks
-    gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
+    gone: Awaitable[Any] | None = None  # completes once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
         """End the segment now, unless it has ended already."""
@@ -76,7 +76,7 @@ class SegmentRun:
         return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
 
     async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Call a method of the ranks' actors. Return rank -> its answer or the exception."""
+        """Call a method of the ranks' actors. Return, by rank, the answer or the exception."""
         if self.group is None:
             return {}
         actors = self.group.actors
@@ -88,7 +88,7 @@ class SegmentRun:
         return dict(zip(ranks, answers, strict=True))
 
     async def stacks(self) -> dict[str, str]:
-        """Return rank -> its Python stacks now, or a note that the rank cannot answer."""
+        """Return, by rank, the current Python stacks or a note that the rank cannot answer."""
         answers = await self.ask("stacks")
         silent = "no answer: the process is stopped, or a C call holds the GIL"
         return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}

@@ -17,7 +17,7 @@ class WarmGroups:
 
     Args:
         idle_timeout_s: how long a group may be idle.
-        expired: called with a group after it has been idle for that long and was removed from the idle ones.
+        expired: called with a group that has been idle for that long and has been removed from the idle groups.
     """
 
     def __init__(self, idle_timeout_s: float, expired: Callable[[Group], object]) -> None:
@@ -31,19 +31,19 @@ class WarmGroups:
         return list(self._kept)
 
     def add(self, group: Group) -> None:
-        """Add a group to the idle ones."""
+        """Add a group to the idle groups."""
         self.idle.append(group)
         group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
 
     def take(self, group: Group) -> Group:
-        """Take a group from the idle ones."""
+        """Remove a group from the idle groups, and return it."""
         self.idle.remove(group)
         if group.expiry is not None:  # otherwise each of many short trials would leave a timer
             group.expiry.cancel()
         return group
 
     def usable(self, waiter: Waiter, at: Sequence[str]) -> Group | None:
-        """Return an idle group that the waiter can use, on these nodes if there is one, the newest first."""
+        """Return the newest idle group that the waiter can use. Prefer a group on these nodes."""
         if not waiter.reuses:
             return None
         usable = [group for group in reversed(self.idle) if group.key == waiter.key]

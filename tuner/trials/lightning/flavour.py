@@ -43,7 +43,7 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """Return the flavour of an object of Lightning or of a class derived from one. Raise TypeError for others."""
+    """Return the flavour of an object whose class is Lightning's or derives from it. Raise TypeError for other objects."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
@@ -52,7 +52,7 @@ def flavour_of(thing: object) -> Flavour:
 
 
 def imported() -> tuple[Flavour, ...]:
-    """Return the flavours that this process has imported, or the first one installed if it has imported none."""
+    """Return the flavours that this process has imported. If it has imported none, return the first installed flavour."""
     found = tuple(flavour for flavour in FLAVOURS if flavour.pytorch in sys.modules)
     if found:
         return found
@@ -65,7 +65,7 @@ def imported() -> tuple[Flavour, ...]:
 def wanted(name: str | None, depth: int = 2) -> Flavour:
     """Return the flavour that a caller means.
 
-    It is the named one, else the only imported one, else the only one that the caller's module uses.
+    It is the named flavour, else the only imported flavour, else the only flavour that the caller's code uses.
     """
     if name is not None:
         for flavour in FLAVOURS:
@@ -103,7 +103,7 @@ class Flavoured(_Lightning):
 
     @classmethod
     def of(cls, *flavours: Flavour) -> Self:
-        """Return a new object of this flavour, not yet initialised."""
+        """Return a new object of this flavour that is not yet initialised."""
         made: Self = object.__new__(_bound(cls, flavours))
         return made
 

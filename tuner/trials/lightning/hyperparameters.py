@@ -5,15 +5,15 @@ its weight decay and so on, and the state of a scheduler contains its shape. Aft
 to apply, but changes by the training itself, such as a decayed learning rate, must be kept.
 
 So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, they are compared
-with the values that it returns now. Equal values stay as restored. Different values were changed by the configuration,
-and are applied:
+with the values that it returns now. If a value is the same, the restored value is kept. If a value differs, the new
+configuration has changed it, and the change is applied:
 
-- If the scheduler can compute a learning rate from its position, the rate is that of the new schedule at that position.
-- Any other learning rate is scaled by new / old of the configured rates, so that a decay survives.
+- If the scheduler can compute a learning rate from its position, the new schedule's rate at that position is used.
+- Any other learning rate is multiplied by the ratio of the new to the old configured rate, so that a decay is kept.
 - Everything else takes the new value.
 
 A schedule that counts steps is set to the position that a run with the new configuration would have after the same
-number of epochs: with batches twice as large, after half the steps.
+number of epochs. For example, if batches are twice as large, that is half the number of steps.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def put_in_force(
     now: Mapping[str, Any],
     paces: Sequence[float] = (),
 ) -> list[str]:
-    """Change restored optimizers and schedulers where `before` and `now` differ, as described above.
+    """Change restored optimizers and schedulers where `before` and `now` differ, as the module's docstring describes.
 
-    Return the changes as messages. `paces`: for each scheduler, the number of new steps that correspond to one earlier
+    Return the changes as messages. paces: for each scheduler, the number of new steps that correspond to one earlier
     step.
     """
     changes: list[str] = []
@@ -111,7 +111,7 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return `restored` with those parts of `new` that differ from `old`."""
+    """Return a copy of `restored` in which the parts of `new` that differ from `old` are replaced by the new values."""
     if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
         merged = dict(restored)
         for key, value in new.items():
@@ -133,7 +133,7 @@ def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") 
 
 
 def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """Return a scheduler's state at another position; a sequence of schedules divides the position among them."""
+    """Return a scheduler's state at another position. In a sequence of schedules, set the position of each schedule too."""
     moved = {**state, "last_epoch": position}
     if "_step_count" in state:
         moved["_step_count"] = position + 1

@@ -19,19 +19,19 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
 
     ``model = tuner.lightning.load_model(result.best_checkpoint, LitNet)``
 
-    The arguments of the module are those that its `save_hyperparameters()` stored. If it does not call that, pass them, as in
-    ``load_model(result.best_checkpoint, LitNet, **result.best_config)``.
+    The module gets the arguments that its `save_hyperparameters()` stored. If the module does not call that method, pass the
+    arguments yourself: ``load_model(result.best_checkpoint, LitNet, **result.best_config)``.
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
         module: the class of the LightningModule.
         trusted: True to unpickle everything in the file, which can run code. By default, only tensors and plain values are
             unpickled.
-        hyperparameters: arguments of the module. They replace those in the checkpoint.
+        hyperparameters: arguments of the module. They replace the arguments in the checkpoint.
 
     Raises:
-        CheckpointError: there is no checkpoint, it has no such file, an argument is missing, or the weights are those of
-            another module. The message says which.
+        CheckpointError: there is no checkpoint, it was not saved by `ReportCallback`, an argument is missing, or the
+            weights belong to another module. The message gives the reason.
     """
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")

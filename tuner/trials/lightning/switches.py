@@ -1,6 +1,6 @@
 """Copy the global settings of a script's process, so that the workers train under the same settings.
 
-A Trainer sets some of them when it is created (`deterministic`, `benchmark`), which happens in the script.
+A Trainer sets some of these (`deterministic`, `benchmark`) when it is created, and it is created in the script.
 """
 
 from __future__ import annotations

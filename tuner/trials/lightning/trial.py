@@ -1,4 +1,4 @@
-"""A Lightning Trainer inside a trial. Its process is already a rank, so it starts no processes."""
+"""Run a Lightning Trainer inside a trial. The Trainer's process is already a rank, so the Trainer starts no processes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def prepare_trainer(
 ) -> Any:
     """Make `trainer` train on the ranks of this trial. A Lightning script needs only this line to become a trial.
 
-    The Trainer's strategy uses the process group, the ranks and the device of the trial: its `devices` and
-    `num_nodes` are ignored, its strategy (DDP, FSDP) and its options are kept. A Trainer for one device becomes a DDP
+    The Trainer's strategy uses the process group, the ranks and the device of the trial. The Trainer's strategy (DDP,
+    FSDP) and its options are kept, but its `devices` and `num_nodes` are ignored. A Trainer for one device becomes a DDP
     Trainer if the trial has several ranks. A `ReportCallback` with the given arguments is added unless the Trainer
-    has one. If the trial continues from a checkpoint, the next `fit` restores it.
+    already has one. If the trial continues from a checkpoint, the next `fit` restores that checkpoint.
 
     Return the same trainer. Outside a trial, nothing is changed, so that the script still runs alone.
     """
@@ -88,7 +88,7 @@ class Ranks(Flavoured):
 
     @property
     def main_port(self) -> int:
-        """Return a free port; only needed if there is no process group yet, so for a single rank."""
+        """Return a free port. It is only needed for a single rank, where there may be no process group yet."""
         if not self._port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -115,7 +115,7 @@ class Ranks(Flavoured):
         """Ignore the value: Lightning computes nodes times devices, which is wrong for uneven nodes."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore the value, see `set_world_size`."""
+        """Ignore the value. See `set_world_size`."""
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Accept anything: `devices` and `num_nodes` are ignored here."""
@@ -138,7 +138,7 @@ class AssignedStrategy(_Strategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; ours contain more than tensors (hyperparameters, states of callbacks)."""
+        """Load a checkpoint. Our checkpoints also contain objects: hyperparameters and the states of callbacks."""
         inherited = super().load_checkpoint
         if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
             return inherited(checkpoint_path, weights_only=False)
@@ -178,7 +178,7 @@ def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector.cluster_environment = strategy.cluster_environment = ranks
         connector._parallel_devices = strategy.parallel_devices = devices
         connector._num_nodes_flag = max(1, ranks.world_size() // ranks.local_world_size)
-        if hasattr(connector.precision_plugin, "device"):  # for autocast, chosen for the machine of the Trainer
+        if hasattr(connector.precision_plugin, "device"):  # for autocast, which was set up for the script's machine
             connector.precision_plugin.device = device.type
         connector._lazy_init_strategy()
     except AttributeError as error:

@@ -1,8 +1,8 @@
 """The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-It carries a few small messages: the rendezvous port of a trial, verdicts, and, in the other direction, the data that
-rank 0 needs to commit a checkpoint of several ranks. It does not use torch.distributed, because user code may destroy
-or break its process groups, and because trials without torch have none. The death of a peer raises `PeerLost` at once.
+Rank 0 sends the rendezvous port of a trial, and verdicts. The other ranks send the data that rank 0 needs to commit a
+checkpoint of several ranks. The channel does not use torch.distributed, because user code can destroy or break process
+groups, and because trials without torch have none. If a peer dies, `PeerLost` is raised at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PeerLost(ConnectionError):
 
 
 class Link:
-    """Framed messages over one connected socket, for one reader and one writer at a time."""
+    """Sends and receives framed messages over a connected socket. Only one thread may receive at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         if connection.family != socket.AF_UNIX:
@@ -72,7 +72,7 @@ class Link:
 
 
 class ChannelServer:
-    """Rank 0's end. `address` accepts connections once it is constructed; `accept` waits for the other ranks."""
+    """Rank 0's end of the channel. It listens at `address` from the beginning. `accept` waits for the other ranks."""
 
     def __init__(self, ip: str, token: bytes) -> None:
         self._token = token
@@ -110,7 +110,7 @@ class ChannelServer:
 
 
 class ChannelClient:
-    """The end of every rank except rank 0."""
+    """The end of the channel at any rank except rank 0."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
         self.verdicts = self._connect(address, token, 0, rank, timeout)
@@ -128,7 +128,7 @@ class ChannelClient:
 
 
 def _greeting(connection: socket.socket, deadline: float) -> bytes | None:
-    """Return the 21 bytes that every connection starts with, or None if something else has connected."""
+    """Return the first 21 bytes of a connection, which identify a rank. Return None if they do not arrive."""
     parts = b""
     try:
         while len(parts) < 21:

@@ -1,4 +1,4 @@
-"""The messages between the driver host and the worker groups: plain data and two ports, without Ray and torch."""
+"""The messages between the driver host and the worker groups: plain data and two interfaces, without Ray and torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The answer to a batch if reports before it are missing. Nothing was accepted: send all reports after `after` again."""
+    """The answer to a batch if earlier reports are missing. Nothing was accepted: send all reports after `after` again."""
 
     after: int
 
@@ -84,7 +84,7 @@ class Inbox(Protocol):
     def started(
         self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
     ) -> None:
-        """Handle the message that all ranks are about to enter the training function.
+        """Handle the message that all ranks are about to call the training function.
 
         held_s: seconds since their group got its resources.
         """
@@ -97,16 +97,16 @@ class Driver(Protocol):
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        """Commit a batch, and return the verdict if its last report has `waits`, or a Resend if earlier reports are missing.
+        """Commit a batch. Return the verdict if its last report has `waits`, or a Resend if earlier reports are missing.
 
-        None as an answer to a milestone means that the driver does not know this segment. Then its ranks leave.
+        If the answer to a milestone is None, the driver does not know this segment, and the ranks leave.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Handle the message that a checkpoint is committed, or with `ready` False that it is being saved.
+        """Handle the message that a checkpoint is committed or, if its `ready` is False, that it is being saved.
 
-        The checkpoint's report was acknowledged before.
+        By then the driver has acknowledged the checkpoint's report.
         """
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Store pieces of a rank's log, and return once they are stored."""
+        """Store chunks of a rank's log, and return once they are stored."""

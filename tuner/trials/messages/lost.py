@@ -1,7 +1,7 @@
 """Errors of worker processes that could not be started, died, or could not be reached for a moment.
 
-Ranks on Ray raise Ray's errors, and ranks of the local executor those of this module. The functions below return both, for
-`except` clauses, without importing Ray.
+Calls of ranks on Ray raise Ray's errors, and calls of the local executor's ranks raise the errors of this module. For
+`except` clauses, the functions below return the errors of both kinds, without importing Ray.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tuner.errors import PlacementError
 
 
 class NoRoom(PlacementError):
-    """The group would fit on the cluster, but others held the resources for too long. Another attempt may succeed."""
+    """The group would fit on the cluster, but other work held the resources for too long. Another attempt may succeed."""
 
 
 class LostAtStart(PlacementError):
@@ -24,7 +24,7 @@ class RankLost(Exception):
 
     Attributes:
         status: its exit code, or the negative number of the signal that ended it; None if that is not known.
-        killed_for: why the executor killed it: "memory", or "" if it did not.
+        killed_for: "memory" if the executor killed the process to free memory, else "".
     """
 
     def __init__(self, status: int | None, killed_for: str = "") -> None:
@@ -39,6 +39,6 @@ def lost_errors() -> tuple[type[BaseException], ...]:
 
 
 def unavailable_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of a call to a process that is alive and could not be reached for a moment."""
+    """Return the errors of a call to a process that is alive but could not be reached for a moment."""
     ray = sys.modules.get("ray")
     return () if ray is None else (ray.exceptions.ActorUnavailableError,)

@@ -37,7 +37,7 @@ class RankAssignment:
     devices: tuple[int, ...]  # the devices of this rank, as indices into `gpus`
     channel_address: tuple[str, int] | None
     token: bytes
-    backend: str  # the backend of torch.distributed; "none": there is no process group
+    backend: str  # the backend of torch.distributed, or "none" if there is no process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class RankError:
     traceback: str = ""
     log_tail: str = ""
     cause: str = "exception"  # see domain.events.Failure
-    communication: bool = False  # whether it is most likely a consequence of another rank's end
+    communication: bool = False  # whether another rank's end has most likely caused it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # whether its only report is the return value of the function
     warning: str = ""  # a likely mistake that caused no failure
-    log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent separately
+    log: Sequence[LogChunk] = ()  # the unsent chunks of its log with the end mark; empty if they are sent separately
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Requests of a rank to the driver: by calls of the driver's actor, or over a socket."""
+"""Send the requests of a rank to the driver, by calls of the driver's actor or over a socket."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class RayDriver:
         self._actor = actor
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-        """Call a method of the actor. An error that the method raises is raised here.
+        """Call a method of the actor. If the method raises an error, raise the same error here.
 
-        If Ray cannot reach the actor for a while (`ActorUnavailableError`: a connection broke, but the actor is alive),
-        call again.
+        If Ray cannot reach the actor for a while, call again. Ray then raises `ActorUnavailableError`: a connection
+        broke, but the actor is alive.
         """
         import ray
 

@@ -10,8 +10,8 @@ from tuner.trials.messages.launch import Launch
 def enter(launch: Launch, rank: int) -> str:
     """Change to the working directory that the experiment requests.
 
-    Return the directory of this rank of the trial. It stays the same from segment to segment, as long as the trial
-    runs on the same node.
+    Return the directory of this rank of the trial. All segments of the trial that run on the same node use the same
+    directory.
     """
     if launch.code.working_dir:
         os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets
@@ -27,7 +27,7 @@ def enter(launch: Launch, rank: int) -> str:
 
 
 def explain_missing(error: BaseException, started_in: str | None) -> None:
-    """Add a note to the error if a relative path was not found but exists in the caller's directory."""
+    """Add a note to the error if it names a relative path that exists in the caller's directory."""
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str) or os.path.isabs(name) or not started_in:
         return

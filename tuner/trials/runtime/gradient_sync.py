@@ -1,10 +1,10 @@
 """Detect ranks that train separate models because the model was not wrapped for torch.distributed.
 
-The check must not cause false alarms. Ranks train separate models if, at the first report after a step of a torch
-optimizer, the default process group is still the one that tuner set up, it has carried no collective, and there is no
-other process group. DDP and FSDP communicate when they are created or at the first forward pass, Lightning before it
-trains, and code that shares gradients by itself before the optimizer's step. Code without a torch optimizer is never
-warned.
+The check must not cause false alarms. It is made at the first report after a step of a torch optimizer. Ranks train
+separate models if the default process group is still the group that tuner set up, if it has carried no collective, and
+if there is no other process group. DDP and FSDP communicate when they are created or at the first forward pass.
+Lightning communicates before it trains. Code that shares gradients by itself communicates before the optimizer's step.
+Code without a torch optimizer never gets a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GradientSyncCheck:
     def check(self) -> str | None:
         """Check at a report whether the ranks train separate models.
 
-        Return a message, or an empty string if they do not, or None if that is not known yet.
+        Return a message if they do, an empty string if they do not, and None if that is not known yet.
         """
         if not self._stepped:
             return None
@@ -42,7 +42,7 @@ class GradientSyncCheck:
         return MESSAGE if same else ""
 
     def close(self) -> None:
-        """Stop watching. Safe to repeat."""
+        """Stop watching. Repeated calls have no effect."""
         self._hook.remove()
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:

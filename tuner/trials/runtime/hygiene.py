@@ -1,10 +1,9 @@
 """Clean up a worker process between two trials, or return why that is not possible.
 
 This restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
-torch's global switches; the next trial seeds the random generators. It frees process groups, compiled graphs,
-tracebacks that keep tensors alive, and reference cycles. If threads or GPU memory are left over, the reason is returned
-and the group is not reused. Module-level state of the user's own modules is kept, as in any process that imports them
-once.
+torch's global switches. It frees compiled graphs, tracebacks that keep tensors alive, and reference cycles. The next
+trial seeds the random generators. If threads, child processes or GPU memory are left over, the reason is returned and
+the group is not reused. Module-level state of the user's modules is kept, because they stay imported.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Baseline:
         root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
-        # init_process_group wraps the hook that it finds: after a thousand trials the chain is too deep to call.
+        # init_process_group wraps the current hook. Without this, the chain would be too deep after a thousand trials.
         sys.excepthook, threading.excepthook = self._hooks
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
@@ -135,12 +134,12 @@ class Baseline:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Return whether a thread is ours, Ray's or tqdm's, or a C++ thread (autograd) that has run Python code."""
+    """Return whether tuner, Ray or tqdm started the thread, or whether it is a C++ thread that has run Python code."""
     return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
 
 
 def _is_idle_pool(thread: threading.Thread) -> bool:
-    """Return whether a thread is a worker of a concurrent.futures pool that waits for work; many libraries keep one."""
+    """Return whether a thread is an idle worker of a concurrent.futures pool. Many libraries keep such a pool."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 

@@ -28,7 +28,7 @@ from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.worker import CONTROL, Rank
 
 LOOK_S = 0.5
-"""Seconds between two checks of the server that the driver is alive. It also notices a closed connection at once."""
+"""Seconds between two checks, made by the server, that the driver is alive. A closed connection is noticed at once."""
 _PR_SET_PDEATHSIG = 1
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ _PR_SET_PDEATHSIG = 1
 def serve(link: Link) -> None:
     """Carry out requests of the driver until the connection is closed. The first message has the rank's arguments.
 
-    A separate thread answers calls of the methods in `CONTROL`. The main thread answers all others, one after another,
-    so that modules are imported there. "run" calls a function that is sent with the call.
+    Separate threads answer calls of the methods in `CONTROL`. The main thread answers all other calls, one after another,
+    so that modules are imported in the main thread. The method "run" calls a function that is sent with the call.
     """
     try:
         address, log_limit = link.receive()
@@ -88,7 +88,7 @@ def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) ->
 
 
 def main() -> None:
-    """Fork a rank for each message that brings a socket, and tell the driver about each rank that has ended."""
+    """Fork a rank for each socket that the driver sends, and tell the driver about each rank that has ended."""
     control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -117,7 +117,7 @@ def main() -> None:
                     os.close(found)
                     living.add(pid)
                     with contextlib.suppress(OSError):
-                        os.setpgid(pid, pid)  # the rank does so, too: whoever is first
+                        os.setpgid(pid, pid)  # the rank does this too; either process may be first
                     control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
     except OSError:
         pass  # the driver is gone
@@ -134,7 +134,7 @@ def _reap(control: socket.socket, living: set[int]) -> None:
             return
         living.discard(pid)
         with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)  # what it has started
+            os.killpg(pid, signal.SIGKILL)  # the processes that the rank has started
         ended = {"ended": pid, "status": os.waitstatus_to_exitcode(status)}
         control.sendall(json.dumps(ended).encode() + b"\n")
 
@@ -142,7 +142,7 @@ def _reap(control: socket.socket, living: set[int]) -> None:
 def _become_rank(
     connection: socket.socket, control: socket.socket, pipes: tuple[int, int], nothing: int, libc: Any
 ) -> None:
-    """Turn the forked process into a rank. Does not return."""
+    """Turn the forked process into a rank. This function does not return."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -151,7 +151,7 @@ def _become_rank(
         server = os.getppid()
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != server:  # it ended before the line above
+        if os.getppid() != server:  # the server ended before the line above
             return
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)

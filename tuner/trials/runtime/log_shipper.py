@@ -1,12 +1,12 @@
-"""Send a rank's log to the driver host while the rank trains, so that it can be read regardless of the node.
+"""Send a rank's log to the driver host while the rank trains, so that users can read it whichever node the rank is on.
 
-The log file is the buffer: once a second, a thread checks the size of the file and sends the new part. It never delays
-training. If it falls behind, it skips the part between the head of the log and its newest part. At the end, it sends
-the skipped part, as far as the limit of the log allows. If the process dies first, the driver host reads the rest from
-the file.
+The log file is the buffer: once a second, a thread checks the size of the file and sends the new part. The thread never
+delays training. If it falls behind, it skips the part between the head of the log and the newest part. At the end, it
+sends the skipped part, as far as the limit of the log allows. If the process dies first, the driver host reads the
+missing parts from the file.
 
-Short trials follow each other within milliseconds. So the process has one such thread for all its segments, and a short
-rest of a log is sent to the driver with the rank's result.
+Short trials follow each other within milliseconds. So the process has one such thread for all its segments. If the
+unsent part of a log is short at the end, it is sent to the driver with the rank's result.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""The most bytes that are sent at a time while the rank trains. The newest bytes are sent."""
+"""The maximum number of bytes that are sent at a time while the rank trains. If there are more, the newest are sent."""
 REST_BYTES = 16 << 10
-"""The longest rest of a log that is sent with the result of the rank, in bytes."""
+"""The maximum number of unsent bytes of a log that are sent with the result of the rank."""
 _CHUNKS_AT_ONCE = 4
-_ATTEMPTS = 3  # attempts to send the rest at the end
+_ATTEMPTS = 3  # attempts to send the remaining parts at the end
 
 Send = Callable[[str, Sequence[LogChunk]], None]
 """Deliver chunks of a segment's logs, and return once the driver has stored them."""
@@ -43,7 +43,7 @@ class LogShipper:
         self._sent: list[Range] = []
         self._sending = threading.Lock()
         self._finished = False
-        self._attempts = 0  # how often sending the rest has failed
+        self._attempts = 0  # how often sending the remaining parts has failed
         self._done = threading.Event()
 
     def start(self) -> None:
@@ -51,15 +51,15 @@ class LogShipper:
         _thread.add(self)
 
     def finish(self) -> None:
-        """Make the thread send the rest and the mark of the end. Return at once."""
+        """Make the thread send the remaining parts and the end mark. Return at once."""
         self._finished = True
         _thread.hurry()
 
     def rest(self) -> list[LogChunk]:
-        """Return the rest and the mark of the end, for the caller to deliver.
+        """Return the remaining chunks and the end mark, for the caller to deliver.
 
-        If the rest is long, or the thread is sending at the moment, leave it to the thread like `finish`, and return
-        nothing.
+        If the remaining part is long, or if the thread is sending at the moment, make the thread send it, as `finish`
+        does, and return an empty list.
         """
         chunks: list[LogChunk] = []
         if self._sending.acquire(blocking=False):
@@ -97,7 +97,7 @@ class LogShipper:
             return finished
 
     def _short_rest(self) -> list[LogChunk]:
-        """Return the remaining chunks and the mark of the end; no chunks if they are too long."""
+        """Return the remaining chunks and the end mark, or an empty list if the chunks are too long."""
         now = time.time()
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -132,7 +132,7 @@ class LogShipper:
 
 
 class _Thread:
-    """Calls the shippers of this process once a second, and at once if one has the rest of a log to send."""
+    """Calls the shippers of this process once a second, and at once if a shipper has to finish its log."""
 
     def __init__(self) -> None:
         self._shippers: list[LogShipper] = []

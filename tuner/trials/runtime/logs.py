@@ -45,9 +45,9 @@ class Capture:
         os.close(file)
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
-        """Restore the file descriptors, and send the rest of the log.
+        """Restore the file descriptors, and send the unsent part of the log.
 
-        take_rest: if the rest is short, return it for the caller to deliver.
+        take_rest: if the unsent part is short, return it for the caller to deliver.
         """
         if self._saved is None:
             return ()
@@ -69,7 +69,7 @@ class Capture:
 
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
-    """Return the last lines of a file in the form that a terminal shows, or "" if there is no file."""
+    """Return the last lines of a file as a terminal would show them, or "" if there is no file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -87,7 +87,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
 
 
 def note_exits() -> None:
-    """Make `os._exit` write a line and a stack to the log, because such an exit looks like a kill otherwise."""
+    """Make `os._exit` write a line and a stack to the log. Otherwise such an exit would look like a kill."""
     real, owner = os._exit, os.getpid()
 
     def noted(status: int) -> NoReturn:
@@ -106,7 +106,7 @@ OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Return the frames below the last frame of this package, or all frames if there are none below."""
+    """Return the frames below the last frame of this package. Return all frames if there are no frames below it."""
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-_UNKNOWN = -1  # the modification time that such a file gets here
+_UNKNOWN = -1  # stands for the modification time of a file that may have changed after its import
 _LIBRARIES = tuple(
     {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
 )

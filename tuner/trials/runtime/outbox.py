@@ -11,12 +11,12 @@ from tuner.domain.segments import Report, Verdict
 from tuner.errors import ReportsLost, Retryable
 from tuner.trials.messages.launch import Resend
 
-_BATCHING_S = 0.2  # fast enough for a page that follows live; sending costs rank 0 a percent of a core
+_BATCHING_S = 0.2  # short enough for a page that shows live reports; sending costs rank 0 one percent of a core
 _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 _PASSING = (Retryable, ConnectionError, TimeoutError)
-"""Errors after which sending the same reports again may work."""
+"""Errors after which it can help to send the same reports again."""
 
 
 class Sender(Protocol):
@@ -28,8 +28,8 @@ class Outbox:
     """The reports of one segment, in order.
 
     A report stays in the queue until the driver has acknowledged it. After a failure, all remaining reports are sent
-    again in order, for up to `patience_s` seconds. After that, or after a permanent error, every method raises
-    ReportsLost.
+    again in order, for up to `patience_s` seconds. If this does not succeed, or if the error is permanent, every method
+    raises ReportsLost.
     """
 
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
@@ -71,7 +71,7 @@ class Outbox:
         return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
 
     def wait_for(self, report_no: int) -> None:
-        """Wait until the driver has committed this report and all earlier ones. Raise ReportsLost if it never will."""
+        """Wait until the driver has committed this report and all earlier reports. Raise ReportsLost if it never will."""
         with self._news:
             self._wanted = max(self._wanted, report_no)
             self._hurry.set()
@@ -104,7 +104,7 @@ class Outbox:
                     return  # stored in `_error`; the training thread raises it
 
     def _deliver(self) -> Verdict | None:
-        """Send the waiting messages until the driver has them, and return its answer. The caller must hold `_sending`."""
+        """Send the waiting messages until the driver has them. Return its answer. The caller must hold `_sending`."""
         if self._error is not None:
             raise self._error
         if not self._messages:

@@ -22,7 +22,7 @@ def cpu_s() -> float:
 
 
 def has_children() -> bool:
-    """Return whether this process has children, alive or dead. This takes one system call; reading /proc takes a millisecond."""
+    """Return whether this process has children, alive or dead. This takes one system call, and is faster than /proc."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -35,10 +35,12 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
     - time: seconds since the epoch
     - cpu_s: CPU seconds, children included, beyond `since_cpu_s`
-    - rss_bytes, threads: of the process itself
-    - gpu_bytes: allocated by torch, summed over its GPUs; absent if it uses none, like the next two
-    - gpu_reserved_bytes: held by torch's allocator
-    - gpu_percent: the utilization of these GPUs by all processes; needs nvidia-ml-py
+    - rss_bytes, threads: the memory and the number of threads of this process, without its children
+    - gpu_bytes: the GPU memory that torch has allocated
+    - gpu_reserved_bytes: the GPU memory that torch's allocator holds
+    - gpu_percent: the utilization of these GPUs by all processes; this needs nvidia-ml-py
+
+    The three values about GPUs are absent if the process uses no GPU.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
@@ -54,13 +56,13 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
 
 def _children_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of all living descendants, such as the workers of a data loader."""
+    """Return the CPU seconds of all live descendants, such as the workers of a data loader."""
     total = 0.0
     try:
         children = [
             child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
         ]
-    except OSError:  # it has just ended, or this kernel does not report it
+    except OSError:  # the process has just ended, or this kernel does not list children
         return 0.0
     for child in children:
         with contextlib.suppress(OSError):
@@ -101,7 +103,7 @@ def oom_kills() -> int:
 
 
 def memory_used() -> float:
-    """Return the share of the memory that is in use, of the container if it has a limit, else of the machine."""
+    """Return the share of memory that is in use. In a container with a limit, the larger of its share and the machine's."""
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
     with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups of version 2

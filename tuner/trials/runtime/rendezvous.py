@@ -1,4 +1,4 @@
-"""torch.distributed for a worker group: set up before the training function runs, torn down after it."""
+"""Set up torch.distributed for a worker group before the training function runs, and tear it down afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OURS = "tuner/"
 class _Rendezvous:
     """The store through which the ranks of one group meet.
 
-    It is reused by later trials, because connecting needs lookups of host names.
+    Later trials reuse it, because a new connection would need lookups of host names.
     """
 
     link: ChannelServer | ChannelClient | None
@@ -46,7 +46,7 @@ class _Rendezvous:
 
 
 _meeting: _Rendezvous | None = None
-_ours: Any = None  # the default process group that `join` has made, until another one replaces it
+_ours: Any = None  # the default process group that `join` has made, until the user's code replaces it
 
 
 def import_torch() -> None:
@@ -60,7 +60,8 @@ def import_torch() -> None:
 def give_way() -> None:
     """Let `init_process_group` in user code replace our process group, because scripts for torchrun call it.
 
-    Call this before the user's code is loaded, because the code may import the function by name. Safe to repeat.
+    Call this before the user's code is loaded, because the code may import the function by name. Repeated calls have no
+    effect.
     """
     from torch import distributed
 
@@ -103,7 +104,7 @@ def join(
         _meeting = _meet(assignment, server, client)
     meeting = _meeting
     meeting.runs += 1
-    # The variables that torchrun sets: init_process_group("env://") in user code finds this store by them.
+    # torchrun sets these variables too. With them, init_process_group("env://") in user code finds this store.
     os.environ.update(
         MASTER_ADDR=meeting.host,
         MASTER_PORT=str(meeting.port),
@@ -137,7 +138,7 @@ def take_device(assignment: RankAssignment) -> None:
 
 
 def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Rendezvous:
-    """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
+    """On rank 0, open the store on a free port that the kernel chooses. On other ranks, connect to that store."""
     import torch.distributed as dist
 
     if client is not None:
@@ -175,8 +176,8 @@ def leave() -> None:
         # The destructor of a gloo group waits 20 ms for its threads, so it runs in a separate thread.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
-        # Other ranks may be joining the next run already, so only the keys of this run are deleted. All others are of
-        # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
+        # Other ranks may already be joining the next run, so delete only our keys of this run. Also delete all keys of
+        # init_process_group("env://") in user code: no rank uses these in the next run before this rank has joined it.
         mine = _meeting.prefix()
         for key in _meeting.store.list_keys():
             if key.startswith(mine) or not key.startswith(OURS):
@@ -190,7 +191,7 @@ def _cpu() -> Any:
 
 
 def choose_interface(ip: str) -> None:
-    """Keep gloo from using the loopback interface between nodes, to which host names often resolve."""
+    """Keep gloo from using the loopback interface between nodes. Host names often resolve to that interface."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == family and address.address == ip for address in addresses):
@@ -212,7 +213,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether this error of a collective was most likely caused by the end of another rank."""
+    """Return whether the end of another rank has most likely caused this error of a collective."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

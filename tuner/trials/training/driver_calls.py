@@ -48,9 +48,9 @@ def here() -> DriverCalls:
 
 
 def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
-    """Let the training code in this process call `driver` about this segment.
+    """Let the training code in this process send requests about this segment to `driver`.
 
-    Return a function that ends this.
+    Return a function that ends this connection.
     """
     global _here
     _here = DriverCalls(driver, segment_id)

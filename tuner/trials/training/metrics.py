@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class MetricWarnings:
-    """Warns on stderr of unusual values, once for each metric, and says how the value was reported.
+    """Warns on stderr about unusual values, once for each metric, and says how the value was reported.
 
     objective: the metric for which None means NaN. said: the metrics that already had a warning.
     """
@@ -29,9 +29,9 @@ class MetricWarnings:
 def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) -> dict[str, float]:
     """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
-    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric that is None is left out, or
-    becomes NaN if it is the objective. For any other value, raise TypeError with the key. warnings: if given, it warns of
-    metrics that are None or arrays with dimensions.
+    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out, but
+    becomes NaN if it is the objective. For any other value, raise TypeError with the key. warnings: if it is given, it warns
+    about a metric whose value is None or an array with dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:
@@ -52,7 +52,7 @@ def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, pre
     """Flatten metrics, and leave out values that are not numbers.
 
     Each metric that is left out is named once on stderr, and added to `named`. Raise TypeError if the metric `needed`
-    is not a number. prefix: prepended to all names, if `metrics` are nested in others.
+    is not a number. prefix: prepended to all names, if `metrics` are nested in another dict.
     """
     found: dict[str, float] = {}
     warnings = MetricWarnings(needed, named)

@@ -30,7 +30,7 @@ class ScriptClient:
         self._connection = Client(os.path.join(folder, SOCKET), family="AF_UNIX")
         self._asking = threading.RLock()
         self._left: SystemExit | None = None
-        self._save: Callable[[str], Any] | None = None  # the newest callable, for when a checkpoint is due
+        self._save: Callable[[str], Any] | None = None  # the newest callable, which is called when a checkpoint is due
         self._error: BaseException | None = None
         self.context, objective = self._ask("hello")
         self._warnings = MetricWarnings(objective)

@@ -1,7 +1,7 @@
 """`tuner.torch`: functions for PyTorch training code.
 
-The functions and their arguments are those of `ray.train.torch`. All of them are optional: a function that uses plain
-`torch.distributed` and DDP, and only `tuner.report` from this package, works too.
+The functions have the same names and arguments as in `ray.train.torch`. All of them are optional: training code works
+too if it uses plain `torch.distributed` and DDP, and only `tuner.report` from this package.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prepare_model(
 
     Args:
         model: the model to wrap.
-        move_to_device: whether to move the model to this rank's device, or another device to move it to.
+        move_to_device: True moves the model to this rank's device, and a device moves it to that device.
         parallel_strategy: "ddp" wraps the model in DistributedDataParallel; "fsdp" shards its parameters with
             FSDP2 (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None does not wrap it.
         parallel_strategy_kwargs: options for DDP or `fully_shard`.
@@ -91,16 +91,16 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size is the one of each rank. The loader counts epochs, starting from the trial's checkpoint. So every
-    epoch is shuffled differently, in the same way after a resume, and `set_epoch` is not needed. If the loader has your
-    own sampler, its samples are divided among the ranks. Iterable data sets are not changed, because only they know how
-    to divide themselves.
+    Each rank uses batches of the loader's batch size. The loader counts epochs, starting from the trial's checkpoint. So
+    every epoch is shuffled differently, a resumed trial shuffles in the same way, and `set_epoch` is not needed. If the
+    loader has a sampler of your own, the samples are divided among the ranks. Iterable data sets are not changed, because
+    only the data set itself can divide its data.
 
     Args:
         data_loader: the loader to divide.
         add_dist_sampler: divide the data among the ranks.
         move_to_device: move the tensors of each batch to this rank's device.
-        auto_transfer: copy the next batch to a GPU while the current one is used.
+        auto_transfer: copy the next batch to a GPU while the current batch is used.
     """
     sampler: Any = None
     if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
@@ -110,7 +110,7 @@ def prepare_data_loader(
 
 
 class _Loader:
-    """Counts epochs for the sampler of a DataLoader and moves batches. Other attributes are the DataLoader's."""
+    """Counts epochs for the sampler of a DataLoader and moves batches. All other attributes are those of the DataLoader."""
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, device: torch.device | None, ahead: bool) -> None:
         self._loader, self._sampler, self._device = loader, sampler, device
@@ -133,7 +133,7 @@ class _Loader:
         return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
 
     def _moved_ahead(self) -> Iterator[Any]:
-        """Yield batches, and copy the next one in advance on a separate stream."""
+        """Yield batches, and copy the next batch in advance on a separate stream."""
         stream = torch.cuda.Stream(self._device)
         following: Any = None
         for batch in self._loader:
@@ -151,7 +151,7 @@ class _Loader:
 class _DividedSampler(Sampler[int]):
     """Divides the samples of the user's sampler among the ranks.
 
-    Each rank gets the same number of samples. The last ones are repeated if necessary.
+    Each rank gets the same number of samples. If necessary, samples from the beginning are repeated at the end.
     """
 
     def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
@@ -216,7 +216,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Move tensors to a device, including those in tuples, lists, dicts, and objects with a `to` method."""
+    """Move tensors to a device, including tensors in tuples, lists, dicts, and objects with a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

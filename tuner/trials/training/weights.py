@@ -15,7 +15,7 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 M = TypeVar("M", bound=torch.nn.Module)
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
-"""Names of files that have weights end like this."""
+"""The usual suffixes of files that contain weights."""
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
 """The usual keys of the weights in a file that training code saved."""
 
@@ -23,12 +23,12 @@ KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weight
 def load_weights(
     checkpoint: Checkpoint | None, *, file: str | None = None, key: str | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in a checkpoint, on the CPU: name -> tensor. Only tensors and plain values are unpickled.
+    """Return the weights in a checkpoint as CPU tensors by name. Only tensors and plain values are unpickled.
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
-        file: the file with the weights. By default, the only one with a usual suffix such as ".pt".
-        key: the key of the weights in that file. By default, a usual one such as "model" or "state_dict".
+        file: the file with the weights. By default, it is the only file with a usual suffix such as ".pt".
+        key: the key of the weights in that file. By default, it is a usual key such as "model" or "state_dict".
 
     Raises:
         CheckpointError: the weights cannot be found, or are not tensors. The message lists the files or keys that exist.
@@ -62,7 +62,7 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
         key: as for `load_weights`.
 
     Raises:
-        CheckpointError: the weights cannot be found, or are those of another model.
+        CheckpointError: the weights cannot be found, or they belong to another model.
     """
     try:
         model.load_state_dict(load_weights(checkpoint, file=file, key=key))

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Check that this process answers.
-         * @description Answer as long as the event loop runs.
+         * @description Answer while the event loop runs.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -261,7 +261,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a sample of the trials for a chart: the best ones, and others spread evenly over the rest of the ranking. */
+        /** Get a sample of the trials for a chart: the best trials, and trials spread evenly over the lower ranks. */
         get: operations["experiments_sample"];
         put?: never;
         post?: never;
@@ -329,7 +329,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a forecast: when the experiment ends, its best value then, and the gain of more training. */
+        /** Get a forecast: when the experiment will end, its best value then, and the gain from more training. */
         get: operations["experiments_forecast"];
         put?: never;
         post?: never;
@@ -414,7 +414,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow the log. Resumes after Last-Event-ID or the parameter after. */
+        /** Follow the log. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_events"];
         put?: never;
         post?: never;
@@ -431,7 +431,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow changed rows and the points of new reports. Resumes after Last-Event-ID or the parameter after. */
+        /** Follow changed rows and the points of new reports. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_changes"];
         put?: never;
         post?: never;
@@ -482,7 +482,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the logs of its ranks, by segment and rank. */
+        /** Get the logs of a trial's ranks, by segment and rank. */
         get: operations["trials_logs"];
         put?: never;
         post?: never;
@@ -516,7 +516,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the CPU, memory and GPU use of its ranks over time, by segment and rank. */
+        /** Get the CPU, memory and GPU use of a trial's ranks over time, by segment and rank. */
         get: operations["trials_usage"];
         put?: never;
         post?: never;
@@ -533,7 +533,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the curve of every metric that it has reported. */
+        /** Get the curve of every metric that a trial has reported. */
         get: operations["trials_curves"];
         put?: never;
         post?: never;
@@ -550,7 +550,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the lineage: the segments of this and other trials that led to its weights, and the schedule of configurations. */
+        /** Get a trial's lineage: the segments, of any trial, that led to its weights, and the schedule of configurations. */
         get: operations["trials_lineage"];
         put?: never;
         post?: never;
@@ -829,7 +829,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Answer once the report is committed. A report of an iteration that has been stored gets the same answer again.
+         * @description Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -1126,12 +1126,12 @@ export interface components {
     schemas: {
         /**
          * AgentVerdict
-         * @description The answer to a report. The report is in the database by then.
+         * @description The answer to a report. It is sent after the report was stored in the database.
          */
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: train on; anything else: leave, the lease has ended. After pause the trial continues later, after exploit with another configuration
+             * @description continue: go on training; anything else: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. A verdict other than continue ends the lease, unless late_checkpoints keeps it
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
@@ -1142,7 +1142,7 @@ export interface components {
             reason: string;
             /**
              * Save Checkpoint
-             * @description whether a checkpoint of this report is wanted
+             * @description true if a checkpoint of this report is wanted
              */
             save_checkpoint: boolean;
             /**
@@ -1152,24 +1152,24 @@ export interface components {
             next_milestone: number | null;
             /**
              * Wanted
-             * @description the action of the next verdict, as for heartbeats
+             * @description the verdict that the next report will get, as in the answer to a heartbeat
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
         };
         /**
          * Assignment
-         * @description A trial, or a part of one, that an agent should train.
+         * @description A trial, or a part of a trial, for an agent to train.
          */
         Assignment: {
             /**
              * Lease
-             * @description names the assignment in the addresses of all further calls
+             * @description identifies the assignment in the URLs of all further calls
              */
             lease: string;
             /**
              * Lease S
-             * @description seconds without a call from the agent after which the lease ends
+             * @description if the agent makes no call for this many seconds, the lease ends
              */
             lease_s: number;
             /**
@@ -1213,7 +1213,7 @@ export interface components {
             };
             /**
              * Iteration
-             * @description number of reports that the trial had made at its checkpoint; 0 without one
+             * @description number of reports that the trial had made when its checkpoint was saved; 0 without a checkpoint
              */
             iteration: number;
             /** @description the checkpoint to continue from; null: start from the beginning */
@@ -1230,7 +1230,7 @@ export interface components {
             seed: number;
             /**
              * Metric
-             * @description the objective, which reports must have
+             * @description the objective, which every report must contain
              */
             metric: string;
             /**
@@ -1240,7 +1240,7 @@ export interface components {
             entrypoint: string | null;
             /**
              * Storage
-             * @description the place in which the driver deletes checkpoints when they expire
+             * @description the storage in which the driver deletes the checkpoints that it need not keep
              */
             storage: string;
             /**
@@ -1257,22 +1257,22 @@ export interface components {
             stop_grace_s: number;
             /**
              * Hang Timeout S
-             * @description seconds without a report that count as a hang
+             * @description if a trial makes no report for this many seconds, it counts as hung
              */
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description reports between the checkpoints that the user wants
+             * @description the user wants a checkpoint each time after this many reports
              */
             checkpoint_every: number | null;
             /**
              * Checkpoint At Milestones
-             * @description whether the scheduler needs one at every milestone
+             * @description true if the scheduler needs a checkpoint at every milestone
              */
             checkpoint_at_milestones: boolean;
             /**
              * Checkpoint At End
-             * @description whether the user wants a checkpoint at the end
+             * @description true if the user wants a checkpoint at the end
              */
             checkpoint_at_end: boolean;
         };
@@ -1288,12 +1288,12 @@ export interface components {
             id: number;
             /**
              * Time
-             * @description when it was answered
+             * @description when the request was answered
              */
             time: string;
             /**
              * Actor
-             * @description the token's name; local if the service asks for none
+             * @description the token's name; local if the service requires no token
              */
             actor: string;
             /**
@@ -1313,7 +1313,7 @@ export interface components {
             path: string;
             /**
              * Status
-             * @description status of the answer; 401 and 403: the request was refused
+             * @description HTTP status of the response; 401 and 403: the request was refused
              */
             status: number;
             /**
@@ -1334,7 +1334,7 @@ export interface components {
             items: components["schemas"]["AuditEntry"][];
             /**
              * Next Page Token
-             * @description of the next page; null on the last one
+             * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
         };
@@ -1365,7 +1365,7 @@ export interface components {
             iteration: number | null;
             /**
              * Params
-             * @description ordinal of the segment that reported this value
+             * @description the configuration, flat: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
@@ -1410,7 +1410,7 @@ export interface components {
             metric: string;
             /**
              * Mode
-             * @description whether the metric is minimised or maximised
+             * @description min: lower values are better; max: higher values are better
              * @enum {string}
              */
             mode: "min" | "max";
@@ -1427,7 +1427,7 @@ export interface components {
             sha256: string;
             /**
              * Bytes
-             * @description the size of the zip file that workers get
+             * @description the size in bytes of the zip file that workers get
              */
             bytes: number;
         };
@@ -1518,7 +1518,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI
+             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
              */
             node: string | null;
         };
@@ -1549,7 +1549,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it, whose disk has it unless the path is shared; null if it is at a URI
+             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -1574,13 +1574,13 @@ export interface components {
             segment: number;
             /**
              * State
-             * @description whether its files can be used
+             * @description ready: its files can be used
              * @enum {string}
              */
             state: "uploading" | "ready" | "deleted";
             /**
              * Pinned
-             * @description whether it is pinned, so that the experiment's policy does not delete it
+             * @description true if it is pinned, so that the experiment's policy does not delete it
              */
             pinned: boolean;
             /**
@@ -1611,7 +1611,7 @@ export interface components {
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs in use, including use by others
+             * @description CPUs in use, including those that other programs use
              */
             cpus_in_use: number;
             /**
@@ -1621,7 +1621,7 @@ export interface components {
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs in use, including use by others
+             * @description GPUs in use, including those that other programs use
              */
             gpus_in_use: number;
             /**
@@ -1772,12 +1772,12 @@ export interface components {
             priority: number;
             /**
              * Weight
-             * @description its share relative to others of the same priority
+             * @description its share relative to experiments of the same priority
              */
             weight: number;
             /**
              * Share
-             * @description its dominant share: the largest share of any of the cluster's resources that it holds, from 0 to 1
+             * @description its dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs
              */
             share: number;
             /**
@@ -1846,7 +1846,7 @@ export interface components {
             priority: number;
             /**
              * Reserved
-             * @description whether it has waited for so long that free resources are reserved for it
+             * @description true if it has waited so long that free resources are reserved for it
              */
             reserved: boolean;
             /**
@@ -1950,7 +1950,7 @@ export interface components {
             metric: string;
             /**
              * Mode
-             * @description whether the metric is minimised or maximised
+             * @description min: lower values are better; max: higher values are better
              * @enum {string}
              */
             mode: "min" | "max";
@@ -1962,7 +1962,7 @@ export interface components {
             x: "step" | "user_step" | "time";
             /**
              * Width
-             * @description number of reports per bucket: its lowest and its highest report are returned; 1: all reports are returned
+             * @description number of reports per bucket; the lowest and the highest report of each bucket are returned; 1: all reports are returned
              */
             width: number;
             /**
@@ -2020,7 +2020,7 @@ export interface components {
             trial_id: string | null;
             /**
              * State
-             * @description whether the driver has carried it out
+             * @description done: the driver has carried it out; superseded: another decision replaced it first
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
@@ -2129,7 +2129,7 @@ export interface components {
             metric: string;
             /**
              * Mode
-             * @description whether the metric is minimised or maximised
+             * @description min: lower values are better; max: higher values are better
              * @enum {string}
              */
             mode: "min" | "max";
@@ -2173,7 +2173,7 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Gpu Hours At Most
-             * @description the GPU hours if every trial trains to max_t at seconds_per_iteration, or what the limits allow if that is less; null if unknown
+             * @description the GPU hours if every trial trains to max_t at seconds_per_iteration, but no more than the limits allow; null if unknown
              */
             gpu_hours_at_most: number | null;
             /**
@@ -2304,7 +2304,7 @@ export interface components {
             metric: string;
             /**
              * Mode
-             * @description whether the metric is minimised or maximised
+             * @description min: lower values are better; max: higher values are better
              * @enum {string}
              */
             mode: "min" | "max";
@@ -2371,14 +2371,14 @@ export interface components {
             };
             /**
              * Search
-             * @description as in the spec; `resolved` has the one that is used
+             * @description as in the spec; `resolved` has the searcher that is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as in the spec; `resolved` has the one that is used
+             * @description as in the spec; `resolved` has the scheduler that is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2413,7 +2413,7 @@ export interface components {
             forked_from: string | null;
             /**
              * Abandoned
-             * @description whether its script has ended and no driver drives it; it continues when it is resumed
+             * @description true if its script has ended and no driver drives it; it continues when a user resumes it
              */
             abandoned: boolean;
             /**
@@ -2501,7 +2501,7 @@ export interface components {
             node: string | null;
             /**
              * Pid
-             * @description the process of that rank
+             * @description the process id of that rank
              */
             pid: number | null;
             /**
@@ -2511,7 +2511,7 @@ export interface components {
             traceback: string;
             /**
              * Log Tail
-             * @description the last lines that it printed
+             * @description the last lines that this rank printed
              */
             log_tail: string;
             /**
@@ -2612,7 +2612,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Seconds
-             * @description seconds that they take at the current pace
+             * @description seconds that the additional training takes at the current pace
              */
             seconds: number;
             /**
@@ -2685,7 +2685,7 @@ export interface components {
             wanted: "continue" | "pause" | "stop" | "exploit";
             /**
              * Lease S
-             * @description seconds until the lease ends, unless the agent calls again
+             * @description unless the agent calls again, the lease ends after this many seconds
              */
             lease_s: number;
         };
@@ -2750,7 +2750,7 @@ export interface components {
         LeaseState: {
             /**
              * Ended
-             * @description whether the lease has ended with this call
+             * @description true if this call has ended the lease
              */
             ended: boolean;
         };
@@ -2829,7 +2829,7 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description the configurations in order; train with them to repeat the result
+             * @description the configurations in order; to repeat the result, train with one after the other
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
@@ -2871,7 +2871,7 @@ export interface components {
             start_iteration: number;
             /**
              * End Iteration
-             * @description the training_iteration from which the next segment continued; for the last segment, its current one
+             * @description the training_iteration from which the next segment continued; for the last segment, its current training_iteration
              */
             end_iteration: number;
             /**
@@ -2995,12 +2995,12 @@ export interface components {
             end: number;
             /**
              * Left Out
-             * @description number of bytes in between that were not kept; a line in the text marks where
+             * @description number of bytes between start and end that were not kept; a line in the text marks the place
              */
             left_out: number;
             /**
              * Complete
-             * @description whether the text includes the end of the log, and the rank prints no more
+             * @description true if the text includes the end of the log and the rank prints no more
              */
             complete: boolean;
         };
@@ -3044,7 +3044,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             /**
              * Distance
-             * @description in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners
+             * @description the distance in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners
              */
             distance: number;
             /**
@@ -3059,7 +3059,7 @@ export interface components {
             iteration: number;
             /**
              * Changes
-             * @description parameters that differ, the largest difference first; before: of the trial itself
+             * @description parameters that differ, the largest difference first; `before` is the value of the trial itself
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3084,7 +3084,7 @@ export interface components {
             items: components["schemas"]["Neighbour"][];
             /**
              * Left Out
-             * @description number of trials that were not compared, because at most 10,000 are
+             * @description number of trials that were left out, because at most 10,000 are compared
              */
             left_out: number;
         };
@@ -3097,7 +3097,7 @@ export interface components {
             metric: string;
             /**
              * Mode
-             * @description whether the metric is minimised or maximised
+             * @description min: lower values are better; max: higher values are better
              * @enum {string}
              */
             mode: "min" | "max";
@@ -3212,7 +3212,7 @@ export interface components {
             type: string;
             /**
              * Title
-             * @description the phrase of the HTTP status
+             * @description the reason phrase of the HTTP status
              */
             title: string;
             /**
@@ -3227,7 +3227,7 @@ export interface components {
             detail: string;
             /**
              * Request Id
-             * @description also in the header X-Request-Id and in the service's log
+             * @description the id of the request, as in the header X-Request-Id and in the service's log
              */
             request_id: string | null;
             /**
@@ -3372,7 +3372,7 @@ export interface components {
             };
             /**
              * Budget
-             * @description how much the search may train, and how to raise that, in words
+             * @description how much the search may train, and how to raise that limit, in words
              */
             budget: string | null;
         };
@@ -3660,7 +3660,7 @@ export interface components {
         Session: {
             /**
              * Required
-             * @description whether the service requires a token
+             * @description true if the service requires a token
              */
             required: boolean;
             /**
@@ -3714,12 +3714,12 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description the URI that the agent that saved it has reported
+             * @description the URI that was reported when the checkpoint was saved
              */
             uri: string;
             /**
              * Iteration
-             * @description the report that it belongs to
+             * @description the iteration of the report that the checkpoint belongs to
              */
             iteration: number;
         };
@@ -3764,7 +3764,7 @@ export interface components {
         };
         /**
          * TimelineDevice
-         * @description A GPU, or on a node without GPUs the slot of one rank.
+         * @description A GPU or, on a node without GPUs, the slot of one rank.
          */
         TimelineDevice: {
             /**
@@ -3779,12 +3779,12 @@ export interface components {
             name: string;
             /**
              * Busy
-             * @description share of the time in which these trials held it, from 0 to 1
+             * @description share of the time during which these trials held the device, from 0 to 1
              */
             busy: number;
             /**
              * Spans
-             * @description its spans in order, with idle ones between them
+             * @description its spans in order, including the idle ones
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
@@ -3792,7 +3792,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: for room on the cluster; starting: processes start and load the code; restarting: the same after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: it gave its room back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for room on the cluster; starting: processes start and load the code; restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "running" | "checkpointing" | "paused" | "idle";
@@ -4202,7 +4202,7 @@ export interface components {
         };
         /**
          * TrialSample
-         * @description A sample of an experiment's trials: the best ones, and others spread evenly over the rest of the ranking.
+         * @description A sample of an experiment's trials: the best trials, and trials spread evenly over the lower ranks.
          */
         TrialSample: {
             /**
@@ -5458,13 +5458,13 @@ export interface components {
             wait_s: number;
             /**
              * Lease S
-             * @description seconds without a call from the agent after which its trial is started again
+             * @description if the agent makes no call for this many seconds, its trial is started again
              * @default 60
              */
             lease_s: number;
             /**
              * Late Checkpoints
-             * @description keep the lease after a verdict to leave until the agent releases it, so that a checkpoint can follow
+             * @description keep the lease after a verdict that ends the training, until the agent releases it; it can then send a checkpoint first
              * @default false
              */
             late_checkpoints: boolean;
@@ -5476,19 +5476,19 @@ export interface components {
         AgentCheckpoint: {
             /**
              * Uri
-             * @description the place of the checkpoint; the agent that continues the trial gets this text unchanged
+             * @description where the agent has stored the checkpoint; the agent that continues the trial gets this text unchanged
              * @example s3://bucket/trial-0/epoch-1.pt
              */
             uri: string;
             /**
              * Bytes
-             * @description its size, if that is known
+             * @description its size in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while it is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send it again with true when it is complete
              * @default true
              */
             ready: boolean;
@@ -5500,13 +5500,13 @@ export interface components {
         EarlierReport: {
             /**
              * Iteration
-             * @description counts the reports of the trial: one more than the assignment's `iteration` at first, then one more each time; a report that is sent again is stored once
+             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers; null is not a number (NaN)
+             * @description the numbers by metric name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5516,19 +5516,19 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count; below 2**63
+             * @description the step count of the training code; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint that belongs to it
+             * @description the checkpoint of this report
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Age S
-             * @description seconds since it was made
+             * @description seconds since the report was made
              * @default 0
              */
             age_s: number;
@@ -5546,13 +5546,13 @@ export interface components {
         AgentReport: {
             /**
              * Iteration
-             * @description counts the reports of the trial: one more than the assignment's `iteration` at first, then one more each time; a report that is sent again is stored once
+             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers; null is not a number (NaN)
+             * @description the numbers by metric name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5562,19 +5562,19 @@ export interface components {
             };
             /**
              * Step
-             * @description the training code's own count; below 2**63
+             * @description the step count of the training code; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint that belongs to it
+             * @description the checkpoint of this report
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Age S
-             * @description seconds since it was made
+             * @description seconds since the report was made
              * @default 0
              */
             age_s: number;
@@ -5586,42 +5586,42 @@ export interface components {
             offer: number | null;
             /**
              * Waits
-             * @description whether the agent waits for the verdict; if not, the answer is always to continue
+             * @description true if the agent waits for the verdict; if false, the answer is always continue
              * @default true
              */
             waits: boolean;
             /**
              * Earlier
-             * @description reports before this one that have not been sent, in their order
+             * @description earlier reports that have not been sent yet, in order
              */
             earlier?: components["schemas"]["EarlierReport"][];
         };
         /**
          * LateCheckpoint
-         * @description A checkpoint that comes after its report.
+         * @description A checkpoint that is sent after its report.
          */
         LateCheckpoint: {
             /**
              * Uri
-             * @description the place of the checkpoint; the agent that continues the trial gets this text unchanged
+             * @description where the agent has stored the checkpoint; the agent that continues the trial gets this text unchanged
              * @example s3://bucket/trial-0/epoch-1.pt
              */
             uri: string;
             /**
              * Bytes
-             * @description its size, if that is known
+             * @description its size in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while it is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send it again with true when it is complete
              * @default true
              */
             ready: boolean;
             /**
              * Iteration
-             * @description the report that it belongs to
+             * @description the iteration of the report that the checkpoint belongs to
              */
             iteration: number;
         };
@@ -5638,25 +5638,25 @@ export interface components {
             text: string | null;
             /**
              * Data
-             * @description instead of the text: its bytes in base64
+             * @description the bytes of the output in base64, in place of `text`
              * @default null
              */
             data: string | null;
             /**
              * Start
-             * @description offset of its first byte, for repeated pieces; null: after the previous piece
+             * @description offset of the first byte, by which a repeated piece is recognised; null: it follows the previous piece
              * @default null
              */
             start: number | null;
         };
         /**
          * Completion
-         * @description The end of a trial, maybe with a last report.
+         * @description The end of a trial, optionally with a last report.
          */
         Completion: {
             /**
              * Metrics
-             * @description a last report; null: the reports so far are all
+             * @description the metrics of a last report; null: there is no further report
              * @default null
              */
             metrics: {
@@ -5664,19 +5664,19 @@ export interface components {
             } | null;
             /**
              * Iteration
-             * @description the iteration of that report; null: it follows
+             * @description the iteration of that report; null: the next iteration
              * @default null
              */
             iteration: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint that belongs to it
+             * @description the checkpoint of that report
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Step
-             * @description the training code's own count; below 2**63
+             * @description the step count of the training code; below 2**63
              * @default null
              */
             step: number | null;
@@ -5693,19 +5693,19 @@ export interface components {
             message: string;
             /**
              * Traceback
-             * @description where
+             * @description the traceback
              * @default
              */
             traceback: string;
             /**
              * Log Tail
-             * @description the last lines of its output
+             * @description the last lines of the trial's output
              * @default
              */
             log_tail: string;
             /**
              * Kind
-             * @description user: it counts against max_failures; system: it was not the code; spec: no retry would help
+             * @description user: the failure counts towards max_failures; system: the code was not the cause; spec: no retry would help
              * @default user
              * @enum {string}
              */
@@ -5826,7 +5826,7 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5853,7 +5853,7 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description only experiments with this text in their name */
                 name?: string | null;
-                /** @description only experiments with this tag, as key or key=value; if repeated, with all of them */
+                /** @description only experiments with this tag, written as key or key=value; repeat it to require several tags */
                 tag?: string[] | null;
                 /** @description no: leave out archived experiments; yes: only archived ones; all: both */
                 archived?: "no" | "yes" | "all";
@@ -5958,7 +5958,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6143,7 +6143,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6175,7 +6175,7 @@ export interface operations {
     experiments_delete: {
         parameters: {
             query?: {
-                /** @description kill it first if it has not ended */
+                /** @description kill the experiment first if it has not ended */
                 force?: boolean;
             };
             header?: {
@@ -6215,7 +6215,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6224,7 +6224,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6326,7 +6326,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6335,7 +6335,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6437,7 +6437,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6446,7 +6446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6541,7 +6541,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6550,7 +6550,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6636,7 +6636,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6726,7 +6726,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6735,7 +6735,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6819,7 +6819,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6885,7 +6885,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6960,7 +6960,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7037,7 +7037,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7069,7 +7069,7 @@ export interface operations {
     experiments_sample: {
         parameters: {
             query?: {
-                /** @description number of trials at most; half of them are the best ones */
+                /** @description largest number of trials to return; half of them are the best trials */
                 size?: number;
             };
             header?: never;
@@ -7106,7 +7106,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7140,7 +7140,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without one are left out); time: seconds since the experiment's start */
+                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without a step are left out); time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
                 /** @description approximate number of points of a curve over the whole range; default: 1000 */
                 points?: number | null;
@@ -7193,7 +7193,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7262,7 +7262,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7331,7 +7331,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7363,7 +7363,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description additional GPU hours that `more` is about; if trials use no GPUs, hours of the experiment. It is limited to twice the training so far */
+                /** @description the additional GPU hours whose gain `more` predicts; if trials use no GPUs, hours of running time. The value is limited to twice the training so far */
                 hours?: number;
             };
             header?: never;
@@ -7400,7 +7400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7472,7 +7472,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7567,7 +7567,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7640,7 +7640,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7711,7 +7711,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7776,7 +7776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7841,7 +7841,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7907,7 +7907,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7988,7 +7988,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7997,7 +7997,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8094,7 +8094,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8160,7 +8160,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8231,7 +8231,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8302,7 +8302,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8368,7 +8368,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8400,7 +8400,7 @@ export interface operations {
     trials_neighbours: {
         parameters: {
             query?: {
-                /** @description how many of them */
+                /** @description number of trials to return */
                 limit?: number;
             };
             header?: never;
@@ -8437,7 +8437,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8503,7 +8503,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8512,7 +8512,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8587,7 +8587,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8646,7 +8646,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8655,7 +8655,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8723,7 +8723,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8732,7 +8732,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8818,7 +8818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8904,7 +8904,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8913,7 +8913,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8999,7 +8999,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9008,7 +9008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9094,7 +9094,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9103,7 +9103,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9189,7 +9189,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9198,7 +9198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9288,7 +9288,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9297,7 +9297,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9383,7 +9383,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9392,7 +9392,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9478,7 +9478,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9487,7 +9487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9573,7 +9573,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9582,7 +9582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9679,7 +9679,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9688,7 +9688,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9697,7 +9697,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -9798,7 +9798,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9807,7 +9807,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9816,7 +9816,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -9917,7 +9917,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9926,7 +9926,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9935,7 +9935,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10032,7 +10032,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10041,7 +10041,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10050,7 +10050,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10151,7 +10151,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10160,7 +10160,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10169,7 +10169,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10270,7 +10270,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10279,7 +10279,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10288,7 +10288,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10389,7 +10389,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10398,7 +10398,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10407,7 +10407,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10504,7 +10504,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10513,7 +10513,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
+            /** @description the state of the named object does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10522,7 +10522,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; of an experiment, there is nothing more to do */
+            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10615,7 +10615,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11163,7 +11163,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11465,7 +11465,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11531,7 +11531,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11621,7 +11621,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11719,7 +11719,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11787,7 +11787,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it does not exist */
+            /** @description the path names something that does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
