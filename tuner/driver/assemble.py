@@ -75,7 +75,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
-        message = f"{scheduler.TYPE} uses only one objective; moasha stops early by several, and fifo stops nothing"
+        message = f"{scheduler.TYPE} uses only one objective; moasha stops trials early by several, and fifo stops none"
         mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""

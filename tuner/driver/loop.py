@@ -309,7 +309,7 @@ class ExperimentLoop:
                     raise
                 if away >= told + TELL_S:
                     told = away
-                    log.warning("a commit has failed for %.0f s and is tried again: %s", away, error)
+                    log.warning("a commit has failed for %.0f s and will be retried: %s", away, error)
                 await asyncio.sleep(wait)
         if tries > 1:
             log.warning("the commit went through after %.1f s", time.monotonic() - begun)

@@ -443,10 +443,10 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
         mean = sum(unused.moved) / len(unused.moved)
         yield (
             "each proposed configuration was replaced by the nearest recorded one that was not used yet, at a "
-            f"mean distance of {mean:.2g} in the unit cube, because only these were trained"
+            f"mean distance of {mean:.2g} in the unit cube, because no others were trained"
         )
         if len(core.trials) == len(record.trials):
-            yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed others"
+            yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed new ones"
     again = len(groups.history) - sum(max((s.iteration for s in trial.segments), default=0) for trial in core.trials)
     if not record.saves_checkpoints and again > 0:
         yield f"no trial saved checkpoints, so {again} reports are repeated by trials that were paused and started over"

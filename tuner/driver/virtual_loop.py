@@ -110,7 +110,7 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
         work.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
-    raise RuntimeError("it sleeps")
+    raise RuntimeError("the coroutine sleeps")
 
 
 class MemoryJournal:

@@ -91,10 +91,10 @@ class HyperBandScheduler(Scheduler):
     its place.
 
     Args:
-        max_t: R, at which a trial is completed. None: the experiment's; if that is None too, 81 (the default of Ray
+        max_t: R, at which a trial is completed. None: the experiment's max_t; if that is None too, 81 (the default of Ray
             Tune).
         reduction_factor: eta.
-        time_attr: must equal the experiment's. None: the experiment's.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     TYPE = "hyperband"

@@ -197,7 +197,7 @@ def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
     bench.ended(3)
     trial = bench.core.trials[0]
     assert (trial.state, trial.held) == (TrialState.PENDING, False)
-    assert "has no checkpoint that this one could continue from" in trial.reason
+    assert "has no checkpoint that this trial could continue from" in trial.reason
 
 
 def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None:

@@ -223,7 +223,7 @@ class Decider:
         A checkpoint may be ready before its report makes it usable. If the donor has no checkpoint and is not running, it
         will not save one, because it may be paused until other trials reach the end of an interval.
         """
-        why = "trial {} has no checkpoint that this one could continue from, and is saving none"
+        why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]

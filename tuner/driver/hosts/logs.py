@@ -181,9 +181,9 @@ class LogKeeper:
                 return
             except Exception as error:
                 if not (isinstance(error, StoreError) and isinstance(error, Retryable)):
-                    log.warning("the rest of the log %s cannot be stored", file.path, exc_info=True)
+                    log.warning("the missing part of the log %s cannot be stored", file.path, exc_info=True)
                     return
-                log.info("the rest of the log %s waits for the database: %s", file.path, error)
+                log.info("the missing part of the log %s waits for the database: %s", file.path, error)
             await asyncio.sleep(RETRY_S)
 
     async def _ranges(self, segment: _Segment, rank: int) -> list[Range]:
@@ -206,7 +206,7 @@ class LogKeeper:
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
         except Exception as error:  # the node is gone, and with it the output that was not sent
-            log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
+            log.info("the missing part of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
             return []
         return chunks
 

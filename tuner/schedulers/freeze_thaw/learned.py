@@ -64,13 +64,13 @@ class Learned:
         if judged is None or judged.relevance is None:
             return ""
         each = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(self.names, judged.relevance, strict=True))
-        return f"; so far earlier experiments count as they have predicted this one: {each}"
+        return f"; so far, earlier experiments count by how well they have predicted this one: {each}"
 
     def start(self, index: int) -> Start | None:
         """Return the Start of configuration `index` of the portfolio, or None if there is no such index."""
         if not 0 <= index < len(self.picks):
             return None
         params, names = self.picks[index]
-        where = f"the one that suits {', '.join(names)} best" if names else "a good one there on average"
+        where = f"the one that suits {', '.join(names)} best" if names else "one that suits them well on average"
         reason = f"started: one of the {len(self.picks)} configurations that cover the earlier experiments, {where}"
         return Start(params=dict(params), reason=reason)

@@ -80,7 +80,7 @@ class FreezeThawScheduler(Scheduler):
             paused before a fifth of max_t. Good trials that start slowly cannot be recognised early, and a model that
             has never seen such a trial does not expect one. While scores do not improve, up to three times this share
             goes to scouts.
-        time_attr: must equal the experiment's. None: the experiment's.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     TYPE: ClassVar[str] = "freeze_thaw"

@@ -55,8 +55,8 @@ class PB2(PopulationBasedTraining):
 
     A member of the bottom quantile takes over the checkpoint and the configuration of a member of the top quantile, as in
     `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval. These
-    maximise the upper confidence bound of a Gaussian process that models how much each configuration has raised the score so
-    far. Choices stay as they are.
+    values maximise the upper confidence bound of a Gaussian process, which models how much each configuration has raised the
+    score so far. Choices stay as they are.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
@@ -67,7 +67,7 @@ class PB2(PopulationBasedTraining):
         custom_explore_fn: takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
         synch: True to let every member wait at the end of each interval until all have reached it.
         require_attrs: must be True, because a trial that never reports the objective fails.
-        time_attr: must be the same as the experiment's, or None.
+        time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
     TYPE = "pb2"
