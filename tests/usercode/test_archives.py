@@ -107,6 +107,12 @@ def test_a_size_that_lies_gives_no_more_than_it_says() -> None:
         Archive(io.BytesIO(lying)).repacked("package")
 
 
+def test_an_entry_without_a_name_is_refused() -> None:
+    data = zipped(lambda z: z.writestr("a.py", "x = 1")).getvalue().replace(b"a.py", b"\0.py")
+    with pytest.raises(SpecError, match="an entry has no name"):
+        Archive(io.BytesIO(data)).repacked("package")
+
+
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
 def test_damage_is_an_error_of_the_request(junk: bytes, at: int, value: int) -> None:
     whole = bytearray(zipped(lambda z: z.writestr("a.py", "x = 1")).getvalue())

@@ -225,6 +225,8 @@ def _check_directory(file: BinaryIO) -> None:
 
 def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     """Return the entries that are files. Raise SpecError if an entry must not be unpacked."""
+    if not all(member.filename for member in members):
+        raise _refused("an entry has no name")
     files = [member for member in members if not member.is_dir()]
     if not files:
         raise _refused("it has no files")
