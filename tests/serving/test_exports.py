@@ -195,3 +195,30 @@ def test_the_command_exports(result: Result, tmp_path: Path, monkeypatch: pytest
     assert done.exit_code == 0, done.output
     assert done.stdout.strip() == str(tmp_path / "out")
     assert torch.export.load(tmp_path / "out" / "model.pt2").module()(INPUTS).tolist() == ANSWERS
+
+
+class Stateful(torch.nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"calls": 3}
+
+    def set_extra_state(self, state: Any) -> None: ...
+
+
+def test_state_that_is_no_tensor_is_left_out_and_named(tmp_path: Path) -> None:
+    source = a_checkpoint(tmp_path / "checkpoint", Stateful(2, 1))
+    folder = tuner.export(source, tmp_path / "model", model=Stateful(2, 1))
+    assert set(load_file(folder / "model.safetensors")) == {"weight", "bias"}
+    assert "without `_extra_state`, which this format cannot hold" in (folder / "README.md").read_text()
+    assert folder.stat().st_mode & 0o777 == 0o755
+
+
+class Named(torch.nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return super().forward(inputs), "linear"
+
+
+def test_outputs_that_cannot_be_compared_are_explained(tmp_path: Path) -> None:
+    source = a_checkpoint(tmp_path / "checkpoint", torch.nn.Linear(2, 1))
+    with pytest.raises(TunerError, match="the outputs of Named cannot be compared with"):
+        tuner.export(source, tmp_path / "m", model=Named(2, 1), formats=["torch_export"], example_input=INPUTS)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

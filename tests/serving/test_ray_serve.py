@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -16,7 +17,7 @@ import pytest
 import tuner
 from tests.serving import predictors, search
 from tests.serving.search import NAME, searched
-from tuner.errors import TunerError
+from tuner.errors import Conflict, SpecError, TunerError
 from tuner.serving import ray_serve
 from tuner.serving.origin import Origin
 
@@ -95,3 +96,115 @@ def test_a_better_model_takes_over_and_a_failing_one_does_not(tmp_path: Path, mo
     with pytest.raises(httpx.ConnectError):
         http.get("/healthz")
     assert not sys.modules["ray"].is_initialized()
+
+
+class FakeServe:
+    """As much of Ray Serve as `deployment` calls."""
+
+    def __init__(self, *applications: str) -> None:
+        self.applications = {name: SimpleNamespace(status=SimpleNamespace(value="RUNNING")) for name in applications}
+        self.options: dict[str, dict[str, Any]] = {}
+        self.done: list[str] = []
+        self.RunTarget = lambda bound, name, route_prefix: name
+
+    def status(self) -> Any:
+        return SimpleNamespace(applications=self.applications)
+
+    def start(self, **options: Any) -> None:
+        self.done.append("start")
+
+    def shutdown(self) -> None:
+        self.done.append("shutdown")
+
+    def delete(self, name: str) -> None:
+        self.applications.pop(name, None)
+
+    def deployment(self, what: Any) -> Any:
+        def options(**options: Any) -> Any:
+            self.options[options["name"]] = options
+            return SimpleNamespace(bind=lambda *args: None)
+
+        return SimpleNamespace(options=options)
+
+    def ingress(self, build: Any) -> Any:
+        return lambda what: what
+
+    def run(self, bound: Any, name: str, route_prefix: str) -> None:
+        self.applications[name] = SimpleNamespace(status=SimpleNamespace(value="RUNNING"))
+
+    def run_many(self, targets: Any, **options: Any) -> None:
+        for name in targets:
+            self.run(None, name, "")
+
+    def get_app_handle(self, name: str) -> None: ...
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, _by_value: Any) -> Any:
+    def install(*applications: str, runs_at: str | None = None) -> FakeServe:
+        serve = FakeServe(*applications)
+        client = SimpleNamespace(http_config=SimpleNamespace(host=runs_at), root_url=f"http://{runs_at}:8000")
+        monkeypatch.setitem(sys.modules, "ray.serve.context", SimpleNamespace(_get_global_client=lambda: client))
+        monkeypatch.setattr(ray_serve, "_serve", lambda: serve)
+        monkeypatch.setattr(ray_serve, "_serve_runs", lambda: runs_at is not None)
+        monkeypatch.setattr(ray_serve, "_this_node", dict)
+        monkeypatch.setattr(ray_serve.cluster, "connect", lambda address: False)
+        return serve
+
+    return install
+
+
+def deploy(**options: Any) -> Any:
+    return tuner.serving.deployment(
+        lambda: Origin(checkpoint=tuner.Checkpoint("."), config={}), predictors.Lines, **options
+    )
+
+
+async def test_a_deployment_starts_inside_an_event_loop(fake: Any) -> None:
+    serve = fake()
+    with deploy(port=8000) as deployed:
+        assert deployed.url == "http://127.0.0.1:8000"
+        assert set(serve.applications) == {"tuner-model", "tuner-model-v1"}
+        assert serve.options["ingress"]["max_ongoing_requests"] == 1000
+    assert (serve.applications, serve.done) == ({}, ["start", "shutdown"])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "host.invalid"])
+def test_a_running_serve_that_others_can_reach_needs_a_token(fake: Any, host: str) -> None:
+    serve = fake(runs_at=host)
+    with pytest.raises(SpecError, match="Ray Serve runs there already, and other machines may reach its host"):
+        deploy()
+    assert not serve.options
+    deploy(token="secret").close()
+    assert serve.done == []
+
+
+def test_a_running_serve_on_loopback_needs_no_token(fake: Any) -> None:
+    fake(runs_at="127.0.0.1")
+    with deploy() as deployed:
+        assert deployed.url == "http://127.0.0.1:8000"
+    with pytest.raises(SpecError, match="pass a token"):
+        ray_serve._check_running(object(), None)  # a Ray without this private API
+
+
+@pytest.mark.parametrize(
+    ("there", "name"), [("a", "a"), ("a-v3", "a"), ("a", "a-v2")], ids=["same", "a release", "its release"]
+)
+def test_a_name_in_use_is_a_conflict_and_what_runs_stays(fake: Any, there: str, name: str) -> None:
+    serve = fake(there, "a-viewer", runs_at="127.0.0.1")
+    with pytest.raises(Conflict, match=f"Ray Serve has an application '{there}' already"):
+        deploy(name=name)
+    assert set(serve.applications) == {there, "a-viewer"}
+    assert not serve.options
+
+
+def test_serve_stays_if_it_has_other_applications(fake: Any) -> None:
+    serve = fake()
+    with deploy(name="a"):
+        serve.run(None, "b", "/b")
+    assert (set(serve.applications), serve.done) == ({"b"}, ["start"])
+
+
+def test_the_name_of_an_application_comes_from_the_experiment() -> None:
+    assert ray_serve.application_name("my digits/2 (new)") == "my-digits-2-new"
+    assert ray_serve.application_name("???") == "tuner-model"

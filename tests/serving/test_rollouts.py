@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from tuner.errors import CheckpointError, NotFound, SpecError
 from tuner.serving.ingress import application
 from tuner.serving.origin import Origin, origin
 from tuner.serving.ray_serve import check_host, finder, in_process
-from tuner.serving.rollouts import InProcess, Rollouts
+from tuner.serving.rollouts import InProcess, Release, Rollouts
 from tuner.settings import Settings
 
 INPUTS = {"inputs": [[1.0, 2.0]]}
@@ -143,3 +144,69 @@ def test_a_search_without_checkpoints_has_nothing_to_serve(home: Path) -> None:
 
 def without(config: dict[str, Any]) -> None:
     tuner.report({"loss": 1.0})
+
+
+@pytest.mark.parametrize("token", ["", " \n"])
+def test_an_empty_token_is_refused(token: str) -> None:
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(SpecError, match="the token is empty"):
+            check_host(host, token)
+
+
+async def test_a_rollout_goes_on_if_its_caller_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(Slow, "gates", {2.0: gate})
+    found = [a_release(1.0, tmp_path)]
+    rollouts = await Rollouts.start(lambda: found[-1], InProcess(Slow))
+    found.append(a_release(2.0, tmp_path))
+    call = asyncio.create_task(rollouts.roll_out())
+    await asyncio.sleep(0.1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert rollouts.current.release.version == 1
+    gate.set()
+    async with asyncio.timeout(10):
+        while rollouts.current.release.version == 1:
+            await asyncio.sleep(0.01)
+    assert await rollouts.predict([1.0]) == ([2.0], 2)
+
+
+class Gated:
+    """A stage whose models predict once the gate opens."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.ended: list[int] = []
+
+    async def up(self, release: Release) -> Any:
+        async def predict(inputs: Any) -> Any:
+            await self.gate.wait()
+            return inputs
+
+        return SimpleNamespace(release=release, predict=predict)
+
+    async def down(self, running: Any) -> None:
+        self.ended.append(running.release.version)
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.0])
+async def test_an_old_model_ends_after_its_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr("tuner.serving.rollouts.DRAIN_S", patience)
+    found = [a_release(1.0, tmp_path)]
+    stage = Gated()
+    rollouts = await Rollouts.start(lambda: found[-1], stage)
+    call = asyncio.create_task(rollouts.predict(5))
+    await asyncio.sleep(0)
+    found.append(a_release(2.0, tmp_path))
+    await rollouts.roll_out()
+    await asyncio.sleep(0.2)
+    assert stage.ended == ([] if patience else [1])
+    stage.gate.set()
+    assert await call == (5, 1)
+    async with asyncio.timeout(10):
+        while not stage.ended:
+            await asyncio.sleep(0.01)
+    assert stage.ended == [1]

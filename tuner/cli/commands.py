@@ -587,6 +587,9 @@ def serve_model(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to bind; 0 picks a free one")] = 0,
     token_file: Annotated[Path | None, typer.Option(help="a file with the token that callers must send")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="name of the application of Ray Serve; by default that of the experiment")
+    ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="processes that hold the model")] = 1,
     num_cpus: Annotated[float, typer.Option(min=0, help="CPUs of each process")] = 1.0,
     num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each process")] = 0.0,
@@ -604,7 +607,7 @@ def serve_model(
         serving.serve_in_process(_settings(), experiment, predictor, host, port, token)
     else:
         cluster = {"ray_address": ray_address, "num_replicas": replicas, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        serving.serve_on_ray(_settings(), experiment, predictor, host=host, port=port, token=token, **cluster)
+        serving.serve_on_ray(_settings(), experiment, predictor, name, host=host, port=port, token=token, **cluster)
 
 
 imports = typer.Typer(help="Read searches of other tools into this home's database.", no_args_is_help=True)

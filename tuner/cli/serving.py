@@ -35,13 +35,15 @@ def export_model(
     )
 
 
-def serve_on_ray(settings: Settings, experiment: str, predictor: str, **options: Any) -> None:
+def serve_on_ray(settings: Settings, experiment: str, predictor: str, name: str | None, **options: Any) -> None:
     """Serve the best model of an experiment with Ray Serve until Ctrl-C or SIGTERM."""
-    from tuner.serving.ray_serve import deployment, finder  # loads Ray
+    from tuner.serving.ray_serve import application_name, deployment, finder  # loads Ray
 
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with deployment(finder(experiment, settings), imported(predictor), **options) as deployed:
+    find = finder(experiment, settings)
+    name = name or application_name(find().name or experiment)
+    with deployment(find, imported(predictor), name=name, **options) as deployed:
         signal.signal(signal.SIGINT, lambda *_: ended.set())
         _announce(experiment, deployed.url)
         while not ended.wait(1):  # a signal handler runs only between waits

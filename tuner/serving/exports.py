@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -74,10 +75,10 @@ def export(
         _check_rows(formats, args, kwargs)
     made = None if model is None else _model(found, model)
     name = None if made is None else f"{type(made).__module__}.{type(made).__qualname__}"
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside.mkdir()
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
     try:
+        aside.chmod(0o755)
         files: dict[str, str] = {}
         if "safetensors" in formats:
             weights = load_weights(found.checkpoint) if made is None else made.state_dict()
@@ -157,9 +158,15 @@ def _write_safetensors(path: Path, weights: Mapping[str, torch.Tensor], found: O
 
     known = {"format": "pt", "experiment": found.experiment, "trial": found.trial, "metric": found.metric}
     # tensors are copied, because they cannot share memory in this format
-    apart = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    apart = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in weights.items()
+        if isinstance(value, torch.Tensor)
+    }
     save_file(apart, path, {name: str(value) for name, value in known.items() if value is not None})
-    return "the weights: `safetensors.torch.load_file`"
+    left_out = ", ".join(f"`{name}`" for name in weights if name not in apart)
+    without = f", without {left_out}, which this format cannot hold" if left_out else ""
+    return f"the weights: `safetensors.torch.load_file`{without}"
 
 
 def _program(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_batch: bool) -> Any:
@@ -185,7 +192,14 @@ def _write_program(
     again = torch.export.load(path).module()
     with torch.inference_mode():
         try:
-            torch.testing.assert_close(again(*args, **kwargs), model(*args, **kwargs))
+            returned, expected = again(*args, **kwargs), model(*args, **kwargs)
+            try:
+                torch.testing.assert_close(returned, expected)
+            except TypeError as error:
+                raise TunerError(
+                    f"the outputs of {type(model).__name__} cannot be compared with those of the exported program: let "
+                    f"it return tensors, numbers, or lists or dicts of them ({str(error).splitlines()[0]})"
+                ) from error
         except AssertionError as error:
             raise TunerError(
                 f"the exported program does not return the same values as {type(model).__name__}: {error}"

@@ -12,11 +12,12 @@ import functools
 import importlib
 import logging
 import os
+import re
 import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from fastapi import FastAPI
 from tuner.api.auth import is_here
 from tuner.client.synchronous import connect as connect_to_service
 from tuner.driver.hosts import cluster
-from tuner.errors import NotFound, SpecError, TunerError
+from tuner.errors import Conflict, NotFound, SpecError, TunerError
 from tuner.experiment.usecases import id_of
 from tuner.names import with_extra
 from tuner.sdk.result import Result
@@ -39,6 +40,8 @@ from tuner.store import Store
 POLL_S = 0.1
 PATIENCE_S = 5.0
 """Seconds for which a rollout tries to reach a service."""
+INGRESS_REQUESTS = 1000
+"""Requests that the ingress has at once. Most of them wait for a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ def deployment(
         host: the address to listen on. Anything but loopback needs a token.
         port: 0 picks a free one.
         token: what callers must send, as ``Authorization: Bearer TOKEN``.
-        name: the name of the application of Ray Serve.
+        name: the name of the application of Ray Serve. Each deployment on one Ray needs another.
         route_prefix: the path under which it answers.
         num_replicas: how many processes hold the model.
         num_cpus: the CPUs of each process.
@@ -151,9 +154,11 @@ def deployment(
         runtime_env: Ray's runtime environment of each process.
         timeout_s: a model that is not ready after this many seconds has failed.
         ray_address: a Ray cluster. None: the Ray that this process is connected to, else a private one on this machine. If
-            Ray Serve runs there already, its host and port are used.
+            Ray Serve runs there already, its host and port are used, and a token is needed unless that host is loopback.
 
     Raises:
+        Conflict: an application of this name runs there already.
+        SpecError: other machines could reach the model, and there is no token; or the token is empty.
         NotFound: there is no such experiment.
         CheckpointError: the experiment has no best checkpoint.
         TunerError: Ray Serve is not installed, or the predictor failed.
@@ -170,19 +175,25 @@ def deployment(
     )
     with contextlib.ExitStack() as stack:
         if cluster.connect(ray_address or settings.ray_address):
-            stack.callback(importlib.import_module("ray").shutdown)
+            stack.callback(_end_ray, name)
         if not _serve_runs():
             port = port or _free_port(host)
             serve.start(http_options={"host": host, "port": port})
-            stack.callback(serve.shutdown)
+            stack.callback(_end_serve, name)
             root = f"http://{host}:{port}"
         else:
-            root = importlib.import_module("ray.serve.context")._get_global_client().root_url
+            client = importlib.import_module("ray.serve.context")._get_global_client()
+            _check_running(client, token)
+            root = client.root_url
+        _check_name(name, serve.status().applications)
         stage = OnServe(name, predictor, options)
         stack.callback(stage.end_all)
-        asyncio.run(stage.up(first))
+        stage._up(first)  # not asyncio.run: the caller may be in an event loop
         made = serve.deployment(serve.ingress(build)(Ingress)).options(
-            name="ingress", ray_actor_options={"num_cpus": 0, "resources": _this_node()}, max_constructor_retry_count=3
+            name="ingress",
+            ray_actor_options={"num_cpus": 0, "resources": _this_node()},
+            max_constructor_retry_count=3,
+            max_ongoing_requests=INGRESS_REQUESTS,
         )
         bound = made.bind(name, find, predictor, options, token)
         stack.callback(stage.end, name)
@@ -209,6 +220,56 @@ def _serve_runs() -> bool:
     return False
 
 
+def _check_running(client: Any, token: str | None) -> None:
+    """Raise SpecError if other machines can reach the Ray Serve that runs, and there is no token. `client` is its private API."""
+    host = getattr(getattr(client, "http_config", None), "host", None)
+    here = False
+    with contextlib.suppress(OSError):  # a host that this machine does not know
+        here = isinstance(host, str) and host != "" and is_here(host)
+    if token is None and not here:
+        raise SpecError(
+            f"Ray Serve runs there already, and other machines may reach its host {host or '(unknown)'}: "
+            "pass a token that callers must send",
+            "/token",
+        )
+
+
+def _is_of(app: str, name: str) -> bool:
+    """Return whether an application of Ray Serve belongs to the deployment `name`."""
+    return re.fullmatch(rf"{re.escape(name)}(-v\d+)?", app) is not None
+
+
+def _check_name(name: str, applications: Iterable[str]) -> None:
+    """Raise Conflict if a deployment `name` and one of the applications would overwrite each other."""
+    for app in applications:
+        if _is_of(app, name) or _is_of(name, app):
+            raise Conflict(
+                f"Ray Serve has an application {app!r} already: end it, or choose another name than {name!r}"
+            )
+
+
+def _others(name: str) -> bool:
+    """Return whether Ray Serve has applications that do not belong to the deployment `name`."""
+    with contextlib.suppress(Exception):  # Ray Serve may have ended
+        return any(not _is_of(app, name) for app in _serve().status().applications)
+    return False
+
+
+def _end_serve(name: str) -> None:
+    if not _others(name):
+        _serve().shutdown()
+
+
+def _end_ray(name: str) -> None:
+    if not _others(name):
+        importlib.import_module("ray").shutdown()
+
+
+def application_name(experiment: str) -> str:
+    """Return a name for the application of Ray Serve that serves an experiment."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", experiment).strip("-.") or "tuner-model"
+
+
 def _this_node() -> dict[str, float]:
     """Return a resource that only this node has, since the database may be a file on this node."""
     ray = importlib.import_module("ray")
@@ -222,7 +283,9 @@ def _free_port(host: str) -> int:
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Raise SpecError if other machines could use a model without a token."""
+    """Raise SpecError if other machines could use a model without a token, or if the token is empty."""
+    if token is not None and not token.strip():
+        raise SpecError("the token is empty: callers must send one that others do not know", "/token")
     if token is None and not is_here(host):
         raise SpecError(f"other machines can reach {host}: pass a token that callers must send", "/token")
 

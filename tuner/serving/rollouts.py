@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tuner.errors import TunerError
 from tuner.serving.origin import Origin
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+DRAIN_S = 300.0
+"""Seconds after which an old model is ended though it still predicts."""
+POLL_S = 0.05
 
 Find = Callable[[], Origin]
 """A function that returns the best checkpoint of the experiment as it is now."""
@@ -72,7 +79,8 @@ class Rollouts:
         self.current = current
         self._newest = current.release.version  # failed releases count too, so that no version is used twice
         self._one_at_a_time = asyncio.Lock()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[int] = Counter()  # version -> predictions that run
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def start(cls, find: Find, stage: Stage) -> Rollouts:
@@ -86,14 +94,24 @@ class Rollouts:
     async def predict(self, inputs: Any) -> tuple[Any, int]:
         """Return the outputs, and the version of the model that computed them."""
         running = self.current
-        return await running.predict(inputs), running.release.version
+        version = running.release.version
+        self._in_flight[version] += 1
+        try:
+            return await running.predict(inputs), version
+        finally:
+            self._in_flight[version] -= 1
 
     async def roll_out(self) -> dict[str, Any]:
         """Replace the current model if another checkpoint is now the best. Return the info, and whether the model has changed.
 
+        A caller who is cancelled does not end the rollout, since half a rollout would leave a model behind.
+
         Raises:
             RolloutFailed: the best checkpoint cannot be found, or its model did not come up.
         """
+        return await asyncio.shield(self._task(self._roll_out()))
+
+    async def _roll_out(self) -> dict[str, Any]:
         async with self._one_at_a_time:
             old = self.current
             try:
@@ -107,10 +125,30 @@ class Rollouts:
                 raise RolloutFailed(
                     f"version {old.release.version} still answers, since the new one failed: {type(error).__name__}: {error}"
                 ) from error
-            ending = asyncio.create_task(self._stage.down(old))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._task(self._end(old))
             return {"changed": True, **self.info()}
+
+    async def _end(self, old: Running) -> None:
+        """End a model that gets no more inputs, once it has answered those that it has."""
+        version = old.release.version
+        deadline = time.monotonic() + DRAIN_S
+        while self._in_flight[version] and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+        await self._stage.down(old)
+        if not self._in_flight[version]:
+            del self._in_flight[version]
+
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start work that goes on if its caller gives up."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # it is logged where it is raised; its caller may be gone
 
 
 class Model:

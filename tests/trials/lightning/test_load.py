@@ -108,3 +108,39 @@ def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.ckpt").mkdir()
     with pytest.raises(CheckpointError, match="is sharded: join it with `python -m lightning.pytorch.utilities"):
         tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
+
+
+def test_a_class_that_loads_in_its_own_way_unpickles_no_objects(tmp_path: Path) -> None:
+    class Own(torch.nn.Linear):
+        @classmethod
+        def load_from_checkpoint(cls, path: str, **options: Any) -> Any:
+            torch.load(path, weights_only=False)
+            return cls(2, 1)
+
+    torch.save({"state_dict": {}, "hyper_parameters": {"kind": Kind()}}, tmp_path / "checkpoint.ckpt")
+    with pytest.raises(CheckpointError, match="more than tensors and plain values.*trusted=True"):
+        tuner.lightning.load_model(Checkpoint(tmp_path), Own)
+    assert isinstance(tuner.lightning.load_model(Checkpoint(tmp_path), Own, trusted=True), Own)
+    (tmp_path / "checkpoint.ckpt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError):
+        tuner.lightning.load_model(Checkpoint(tmp_path), Own)
+
+
+@pytest.mark.parametrize("key", ["hyper_parameters", "module_arguments"])
+@pytest.mark.parametrize("name", ["_instantiator", "_class_path"])
+def test_a_checkpoint_that_names_code_is_refused(tmp_path: Path, key: str, name: str) -> None:
+    LitNet = lit_net("lightning.pytorch", keeps=True)
+    torch.save({"state_dict": {}, key: {"width": 5, name: "os.system"}}, tmp_path / "checkpoint.ckpt")
+    with pytest.raises(CheckpointError, match=f"name code to make the module with, as {name}: .*trusted=True"):
+        tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
+
+
+def test_an_error_of_the_module_keeps_its_words(tmp_path: Path) -> None:
+    class Broken(torch.nn.Linear):
+        @classmethod
+        def load_from_checkpoint(cls, path: str, **options: Any) -> Any:
+            raise RuntimeError("no such device")
+
+    torch.save({}, tmp_path / "checkpoint.ckpt")
+    with pytest.raises(RuntimeError, match=r"^no such device$"):
+        tuner.lightning.load_model(Checkpoint(tmp_path), Broken)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+from collections.abc import Mapping
 from typing import Any, TypeVar
+
+import torch
 
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.lightning.report import FILE
 
 M = TypeVar("M")
+HYPERPARAMETERS = ("hyper_parameters", "hparams", "module_arguments")
+"""The keys under which Lightning looks for the arguments of a module. The last two are old."""
+CODE = ("_instantiator", "_class_path")
+"""Arguments with which a checkpoint chooses a function and a class to call."""
 
 
 def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool = False, **hyperparameters: Any) -> M:
@@ -26,12 +33,13 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
         checkpoint: a checkpoint such as `result.best_checkpoint`.
         module: the class of the LightningModule.
         trusted: True to unpickle everything in the file, which can run code. By default, only tensors and plain values are
-            unpickled.
+            unpickled, and a checkpoint that names code to make the module with is refused.
         hyperparameters: arguments of the module. They replace the arguments in the checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint, it was not saved by `ReportCallback`, an argument is missing, or the
             weights belong to another module. The message gives the reason.
+        RuntimeError: the module could not be made or loaded for another reason.
     """
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
@@ -55,13 +63,10 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
                 f"{checkpoint.path} was not saved by ReportCallback: there is no {FILE}, only {there}; "
                 "tuner.torch.load_model loads weights from other files"
             )
+        if not trusted:
+            _check(path)
         try:
             model: Any = load(path, map_location="cpu", **hyperparameters)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
-                f"if you trust whoever wrote it, pass trusted=True ({str(error).splitlines()[0]})"
-            ) from error
         except TypeError as error:
             if "required" not in str(error) or "argument" not in str(error):
                 raise
@@ -70,7 +75,30 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
                 "or pass them to load_model by name"
             ) from error
         except RuntimeError as error:
+            if "Error(s) in loading state_dict" not in str(error):
+                raise
             raise CheckpointError(f"{checkpoint.path} has the weights of another module: {error}") from error
     model.eval()
     loaded: M = model
     return loaded
+
+
+def _check(path: str) -> None:
+    """Raise CheckpointError if a file could run code. Some versions and subclasses of Lightning do not check that."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
+            f"if you trust whoever wrote it, pass trusted=True ({str(error).splitlines()[0]})"
+        ) from error
+    except Exception as error:  # a damaged file leads to errors of many classes
+        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    for key in HYPERPARAMETERS:
+        found = content.get(key) if isinstance(content, Mapping) else None
+        named = [name for name in CODE if isinstance(found, Mapping) and name in found]
+        if named:
+            raise CheckpointError(
+                f"the hyperparameters in {path} name code to make the module with, as {' and '.join(named)}: "
+                "if you trust whoever wrote it, pass trusted=True"
+            )
