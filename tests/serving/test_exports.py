@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -203,22 +204,32 @@ class Stateful(torch.nn.Linear):
 
     def set_extra_state(self, state: Any) -> None: ...
 
+    @classmethod
+    def load_from_checkpoint(cls, path: str, **options: Any) -> Any:
+        return cls(2, 1)
+
 
 def test_state_that_is_no_tensor_is_left_out_and_named(tmp_path: Path) -> None:
-    source = a_checkpoint(tmp_path / "checkpoint", Stateful(2, 1))
-    folder = tuner.export(source, tmp_path / "model", model=Stateful(2, 1))
+    torch.save({}, tmp_path / "checkpoint.ckpt")
+    folder = tuner.export(Checkpoint(tmp_path), tmp_path / "model", model=Stateful)
     assert set(load_file(folder / "model.safetensors")) == {"weight", "bias"}
     assert "without `_extra_state`, which this format cannot hold" in (folder / "README.md").read_text()
     assert folder.stat().st_mode & 0o777 == 0o755
 
 
+@dataclasses.dataclass
+class Out:
+    values: torch.Tensor
+
+
 class Named(torch.nn.Linear):
     def forward(self, inputs: torch.Tensor) -> Any:
-        return super().forward(inputs), "linear"
+        return Out(super().forward(inputs))
 
 
 def test_outputs_that_cannot_be_compared_are_explained(tmp_path: Path) -> None:
     source = a_checkpoint(tmp_path / "checkpoint", torch.nn.Linear(2, 1))
     with pytest.raises(TunerError, match="the outputs of Named cannot be compared with"):
+        torch.export.register_dataclass(Out, serialized_type_name="tests.serving.Out")
         tuner.export(source, tmp_path / "m", model=Named(2, 1), formats=["torch_export"], example_input=INPUTS)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
