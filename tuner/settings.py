@@ -100,7 +100,9 @@ class Settings:
         default="auto",
     )
     audit_days: float = _setting(
-        "TUNER_AUDIT_DAYS", "days after which entries of the audit trail are deleted; 0: never", default=365.0
+        "TUNER_AUDIT_DAYS",
+        "an entry of the audit trail is deleted when it is this many days old; 0: never",
+        default=365.0,
     )
     webhook_private: bool = _setting(
         "TUNER_WEBHOOK_PRIVATE",
@@ -108,12 +110,12 @@ class Settings:
         default=False,
     )
     lease_s: float = _setting(
-        "TUNER_LEASE_S", "seconds after which a driver that does not renew its lease may be replaced", default=30.0
+        "TUNER_LEASE_S", "if a driver does not renew its lease for this many seconds, it may be replaced", default=30.0
     )
     outage_s: float = _setting(
         "TUNER_OUTAGE_S",
-        "how many seconds training continues while the database is unreachable or full; after that it stops, and "
-        "resumes from the last checkpoints once the database is back",
+        "if the database is unreachable or full for this many seconds, training stops, and resumes from the last "
+        "checkpoints once the database is back; a shorter outage does not stop training",
         default=3600.0,
     )
     usage_every_s: float = _setting(

@@ -87,8 +87,8 @@ def test_as_many_trials_run_as_there_are_agents(sqlite_service: AgentService) ->
     assert len(service.trials(name)) == 4, "no configuration is drawn before somebody can train it"
     answer = service.client.post(f"/experiments/{name}/cancel")
     assert answer.status_code == 202
-    for one in got:
-        assert service.report(one, 1, 0.5)["verdict"] == "stop"
+    for one in got:  # the first reports may come before the driver has read the command
+        assert any(service.report(one, n, 0.5)["verdict"] == "stop" for n in range(1, 200))
     assert service.ended(name)["state"] == "cancelled"
 
 

@@ -33,6 +33,21 @@ def test_old_entries_of_the_trail_are_deleted(store: Store, tmp_path: Path) -> N
     assert [entry.time for _, entry in store.access.trail()] == [T0 - DAY_S]
 
 
+def test_one_kind_that_fails_does_not_keep_the_others(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite_store.access.note(call(T0 - 3 * DAY_S))
+
+    def fails(*args: object) -> int:
+        raise ValueError("not the error of a database")
+
+    monkeypatch.setattr(sqlite_store.webhooks, "prune", fails)
+    monkeypatch.setattr(sqlite_store.logs, "prune", fails)
+    found = clean_up(sqlite_store, Settings(home=tmp_path, audit_days=1, log_days=1), T0)
+    assert found == {"entries of the audit trail": 1}
+    assert "could not delete old deliveries of webhooks" in caplog.text
+
+
 def test_logs_of_experiments_that_ended_long_ago_are_deleted(store: Store, tmp_path: Path) -> None:
     found = []
     for name in ("old", "new", "running"):

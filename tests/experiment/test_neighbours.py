@@ -112,7 +112,7 @@ def test_what_differs_most_is_named_first_and_an_absent_parameter_is_as_far_as_c
 
 def test_trials_of_an_earlier_space_are_compared_by_what_their_values_mean(sqlite_store: Store) -> None:
     branch = {"name": "sgd", "momentum": {"type": "uniform", "lower": 0.0, "upper": 1.0}}
-    first = {"lr": SPACE["lr"], "opt": {"type": "choice", "categories": [branch, "adam"]}}
+    first = {"lr": {**SPACE["lr"], "lower": 1e-7}, "opt": {"type": "choice", "categories": [branch, "adam"]}}
     present = {"lr": SPACE["lr"], "opt": {"type": "choice", "categories": ["adam", branch]}}
     made = sqlite_store.experiments.create(a_spec(space=present, former_spaces=[first]), now=T0)
     epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
@@ -120,17 +120,19 @@ def test_trials_of_an_earlier_space_are_compared_by_what_their_values_mean(sqlit
         ({"lr": 0.01, "opt": 0, "opt/0/momentum": 0.5}, 0),
         ({"lr": 0.01, "opt": 0}, 1),  # adam
         ({"lr": 0.02, "opt": 1, "opt/1/momentum": 0.5}, 1),
+        ({"lr": 1e-6, "opt": 0, "opt/0/momentum": 0.5}, 0),  # the present space ends at 1e-4
     ]
     trials = [
         Trial(n, p, TrialState.COMPLETED, created_at=T0, space_revision=r) for n, (p, r) in enumerate(configurations)
     ]
-    counts = {"completed": 3}
+    counts = {"completed": 4}
     batch = Batch(log=[(1, DriverStarted(time=T0, epoch=epoch))], trials=trials, summary={"counts": counts})
     sqlite_store.drivers.commit(made.id, epoch, batch, T0)
     record = sqlite_store.experiments.get(made.public_id)
     found = neighbours(sqlite_store, record, sqlite_store.trials.get(trial_id(record.public_id, 0)), 9).items
-    assert [one.trial.number for one in found] == [2, 1]
+    assert [one.trial.number for one in found] == [2, 3, 1]
     assert dict(found[0].changes) == {"lr": (0.01, 0.02)}
+    assert dict(found[1].changes) == {"lr": (0.01, 1e-6)}
 
 
 def test_of_very_many_trials_some_are_compared(sqlite_store: Store, monkeypatch: Any) -> None:

@@ -100,7 +100,7 @@ def test_what_is_refused_says_why(sqlite_store: Store) -> None:
         "/space: the new space has no parameters, so there is nothing to search"
     )
     wrong = mistake(sqlite_store, begun, space={"lr": {**LR, "lower": 1}})
-    assert wrong == "/space/lr/lower: the bounds are reversed: 1 is above upper, 0.1"
+    assert wrong == "/space/lr/lower: the bounds are reversed: lower (1) is above upper (0.1)"
     code = {"type": "choice", "categories": [{"type": "python", "index": 0, "repr": "<os.system>"}]}
     assert "a Python object cannot be sent as JSON" in mistake(sqlite_store, begun, space={"lr": code})
     assert mistake(sqlite_store, begun, space=None) == "/space: must not be null"

@@ -44,9 +44,12 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"scaling": Scaling(num_workers=2)}, "its trials are one process each, and num_workers is 2"),
-        ({"scaling": Scaling(use_gpu=True)}, "it gives trials only CPUs, but GPU is requested"),
-        ({"scaling": Scaling(resources_per_worker={"TPU": 1})}, "it gives trials only CPUs, but TPU is requested"),
+        ({"scaling": Scaling(num_workers=2)}, "without Ray, a trial is a single process, but num_workers is 2"),
+        ({"scaling": Scaling(use_gpu=True)}, "without Ray, trials get only CPUs, but GPU is requested"),
+        (
+            {"scaling": Scaling(resources_per_worker={"TPU": 1})},
+            "without Ray, trials get only CPUs, but TPU is requested",
+        ),
         ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
         ({"entrypoint": "module:train", "code": None}, "imported by name, so its modules may use Ray"),
         ({"executor": "ray"}, "executor is 'ray'"),
@@ -84,7 +87,7 @@ def test_a_script_that_uses_ray_stays_on_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_local_executor_says_why_it_cannot_run_what_it_is_given() -> None:
     with pytest.raises(
-        SpecError, match="executor: the local executor cannot run this: its trials are one process each"
+        SpecError, match="executor: the local executor cannot run this: without Ray, a trial is a single process"
     ):
         choose(spec(executor="local", scaling=Scaling(num_workers=2)), CODE, None)
 

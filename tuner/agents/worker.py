@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 5.0
 """The most seconds between two heartbeats."""
+LAST_WORDS_S = 5.0
+"""The number of seconds that the process of a trial has to send the end of its log after the trial has ended."""
 AGAIN_S = 2.0
 """Seconds between two attempts if the experiment does not exist yet."""
 
@@ -65,6 +67,7 @@ class _Running:
     last: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     gone: bool = False
+    log_complete: asyncio.Event = field(default_factory=asyncio.Event)  # set once the end of its log was sent
 
 
 class Agent:
@@ -269,9 +272,14 @@ class Agent:
         gone: Awaitable[Any] | None,
         rest: Sequence[LogChunk] = (),
     ) -> None:
-        """Send the part of a trial's log that was not sent before the trial ended."""
+        """Send the part of a trial's log that was not sent before the trial ended.
+
+        Its process may still be sending, and the lease must not end before the end of the log was sent.
+        """
         if rest:
             self._later(self._take_logs(segment_id, rest))
+        if files and (running := self._running.get(segment_id)) is not None and not running.gone:
+            self._later(_last_words(running, gone))
 
     async def _report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         running = self._running.get(segment_id)
@@ -296,6 +304,8 @@ class Agent:
         if (running := self._running.get(segment_id)) is not None and not running.gone:
             with contextlib.suppress(Gone):
                 await self._leases.log(running.lease, chunks)
+            if not all(chunk.size for chunk in chunks):
+                running.log_complete.set()
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
         segment_id, *given = arguments
@@ -316,6 +326,14 @@ class Agent:
         task = asyncio.ensure_future(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+
+async def _last_words(running: _Running, gone: Awaitable[Any] | None) -> None:
+    """Wait for a limited time until the end of a log was sent, or until its process has ended."""
+    sent = asyncio.ensure_future(running.log_complete.wait())
+    waiting = {sent} if gone is None else {sent, asyncio.ensure_future(gone)}
+    await asyncio.wait(waiting, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
+    sent.cancel()
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from tuner.errors import StoreError
 from tuner.experiment.bundles import Bundles
@@ -23,28 +24,36 @@ DELIVERY_DAYS = 30
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete old data. Return the number of deleted items, by kind."""
-    found = {}
+    """Delete old data. Return the number of deleted items, by kind. If one kind fails, log that and go on with the others."""
+
+    def before(days: float) -> float:
+        return now - days * DAY_S
+
+    steps: dict[str, Callable[[], int]] = {}
     if settings.audit_days:
-        found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
+        steps["entries of the audit trail"] = lambda: store.access.prune_trail(before(settings.audit_days))
     if settings.log_days:
-        found["experiments' logs"] = store.logs.prune(now - settings.log_days * DAY_S)
+        steps["experiments' logs"] = lambda: store.logs.prune(before(settings.log_days))
+    steps["deliveries of webhooks"] = lambda: store.webhooks.prune(before(DELIVERY_DAYS))
     if settings.point_days:
-        found["experiments' points"] = store.metrics.thin(now - settings.point_days * DAY_S, now)
+        steps["experiments' points"] = lambda: store.metrics.thin(before(settings.point_days), now)
     if settings.bundle_days:
-        bundles = Bundles(settings.storage, store)
-        found["code bundles"] = bundles.prune(now - settings.bundle_days * DAY_S, now)
-    found["deliveries of webhooks"] = store.webhooks.prune(now - DELIVERY_DAYS * DAY_S)
+        steps["code bundles"] = lambda: Bundles(settings.storage, store).prune(before(settings.bundle_days), now)
+    found = {}
+    for what, step in steps.items():
+        try:
+            found[what] = step()
+        except (StoreError, OSError) as error:  # OSError: the storage of the bundles failed
+            log.warning("could not delete old %s; trying again in an hour: %s", what, error)
+        except Exception:
+            log.exception("could not delete old %s; trying again in an hour", what)
     return {what: count for what, count in found.items() if count}
 
 
 async def keep_clean(store: Store, settings: Settings) -> None:
     """Clean up at once, and then every hour until this task is cancelled."""
     while True:
-        try:
-            found = await asyncio.to_thread(clean_up, store, settings, time.time())
-            for what, count in found.items():
-                log.info("deleted %d old %s", count, what)
-        except (StoreError, OSError) as error:  # OSError: the storage of the bundles failed
-            log.warning("could not delete old data; trying again in an hour: %s", error)
+        found = await asyncio.to_thread(clean_up, store, settings, time.time())
+        for what, count in found.items():
+            log.info("deleted %d old %s", count, what)
         await asyncio.sleep(EVERY_S)

@@ -19,7 +19,7 @@ from tuner.names import printable
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.")
 
 _chosen: dict[str, str | None] = {}
-"""The service that --address and --token name."""
+"""The values of --address and --token: which service to use, and the token for it."""
 
 
 @app.callback()
@@ -83,7 +83,8 @@ def run(
     working_dir: Annotated[
         str | None,
         typer.Option(
-            help="the working directory: trial (a new one for each trial) or caller (this one); scripts: caller"
+            help="working directory: trial (a new one for each trial) or caller (this one); default: caller for a script, "
+            "trial for a function"
         ),
     ] = None,
     seed: Annotated[

@@ -59,7 +59,8 @@ def write(
     """Create the experiment with its whole log, and return it.
 
     Until the last commit, the experiment is "failed", and its error says that the import is incomplete. If this process is
-    killed, the experiment stays in this state. The next import from the same origin under the same name replaces it.
+    killed, the experiment stays in this state. The next import from the same origin under the same name and project
+    replaces it.
 
     Args:
         store: the database.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Parameter
+from tuner.space import Parameter, Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
@@ -55,14 +55,11 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
     space = revisions.present
     total = sum(record.counts.values())
     numbers = store.trials.sample_numbers(record.id, record.spec.objective.mode, MAX_COMPARED)
-    others = [
-        (number, revisions.carried(params, revision).params)
-        for number, params, revision in store.trials.configurations(record.id, numbers)
-        if number != trial.number
-    ]
+    found_params = [one for one in store.trials.configurations(record.id, numbers) if one[0] != trial.number]
+    others = [(number, revisions.carried(params, rev, clip=True).params) for number, params, rev in found_params]
     if not others or not len(space):
         return Neighbours([], 0)
-    own = revisions.carried(trial.params, trial.space_revision).params
+    own = revisions.carried(trial.params, trial.space_revision, clip=True).params
     gaps = np.stack([_gaps(parameter, own, [params for _, params in others]) for parameter in space.parameters])
     distances = np.sqrt((gaps**2).sum(axis=0) / len(space))
     nearest = np.argsort(distances, kind="stable")[:count].tolist()
@@ -72,12 +69,22 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
         Neighbour(
             found[others[at][0]],
             float(distances[at]),
-            _changes(own, others[at][1], [paths[k] for k in np.argsort(-gaps[:, at], kind="stable")]),
+            _changes(
+                _unclipped(space, own, trial.params),
+                _unclipped(space, others[at][1], found_params[at][1]),
+                [paths[k] for k in np.argsort(-gaps[:, at], kind="stable")],
+            ),
         )
         for at in nearest
         if others[at][0] in found
     ]
     return Neighbours(items, max(total - len(others) - 1, 0))
+
+
+def _unclipped(space: Space, carried: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a carried configuration with the numbers that the trial really had, which the present space may not hold."""
+    numbers = {parameter.path for parameter in space.parameters if parameter.kind != "choice"}
+    return {path: params.get(path, value) if path in numbers else value for path, value in carried.items()}
 
 
 def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:

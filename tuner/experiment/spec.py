@@ -330,7 +330,7 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Return the mistakes in the fields of `data` that the mistakes in `found` are not about."""
+    """Check `data`, and return the mistakes in the fields for which `found` has no mistake."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:

@@ -86,5 +86,5 @@ def _block(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    """Return a value as the text of a cell. Names of experiments may come from anyone."""
+    """Return a value as the text of a table cell. Escape it, because anyone may have chosen the name of an experiment."""
     return printable(str(value)).replace("\n", " ").replace("|", "\\|")

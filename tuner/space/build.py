@@ -156,7 +156,9 @@ class Builder:
                 message += "; pass the bounds themselves, not their logarithms"
             self.errors.append((f"{pointer}/lower", message))
         elif lower > upper:
-            self.errors.append((f"{pointer}/lower", f"the bounds are reversed: {lower:g} is above upper, {upper:g}"))
+            self.errors.append(
+                (f"{pointer}/lower", f"the bounds are reversed: lower ({lower:g}) is above upper ({upper:g})")
+            )
         elif lower == upper:
             empty = whole and (q is None or q == 1)
             message = f"lower equals upper, {upper:g}" + (", which is exclusive, so no value is left" if empty else "")

@@ -99,8 +99,8 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
     A module is the user's own if it is neither in the standard library nor installed. No module is imported.
 
     Args:
-        blob: a pickled function. The function needs every such module that a text in the pickle names, so modules that the
-            function imports in its body are found, too.
+        blob: a pickled function. If a string in the pickle is the name of one of the user's modules, the function is
+            assumed to need that module. So modules that the function imports in its body are found, too.
         names: further modules to include.
     """
     waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]

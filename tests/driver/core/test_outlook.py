@@ -37,7 +37,7 @@ def test_a_note_comes_each_time_the_hours_have_doubled() -> None:
     notes = said(search(120.0))  # 300 reports of two minutes: ten hours
     assert [note.split(" hours")[0] for note in notes] == ["after 1", "after 2", "after 4", "after 8"]
     assert all(
-        "hours of training, of all trials together: the same amount of training again is expected to improve "
+        "hours of training, summed over all trials: the same amount of training again is expected to improve "
         "loss by" in n
         for n in notes
     )
@@ -57,7 +57,7 @@ def test_the_figures_are_those_of_the_forecast() -> None:
     words = outlook.in_words()
     assert words is not None
     assert words.startswith(
-        "after 1.08 hours of training, of all trials together: the same amount of training again is expected to "
+        "after 1.08 hours of training, summed over all trials: the same amount of training again is expected to "
         f"improve m by {gain.mean:.3g}"
     )
     assert words.endswith(f"by at most {gain.high:.3g}; the chance of any improvement is {gain.chance:.0%}")

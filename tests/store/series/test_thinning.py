@@ -109,16 +109,31 @@ def test_only_experiments_that_are_over_are_thinned(store: Store) -> None:
         searched(store, "paused", state=ExperimentState.PAUSED),
         searched(store, "new"),
         searched(store, "unreleased", released=False),
+        searched(store, "imported"),
         searched(store, "continued"),
     ]
     verbs.act(store, "continue", kept[-1].public_id)
     with store._database.write() as cursor:
         cursor.execute("UPDATE experiment SET ended_at = ? WHERE id = ?", (LATER, kept[3].id))
+        cursor.execute("UPDATE experiment SET source = 'import' WHERE id = ?", (kept[5].id,))
     before = [points(store, record) for record in kept]
     assert store.metrics.thin(DAY, LATER + 1) == 0
     assert [points(store, record) for record in kept] == before
     for record in kept:
         assert len(list(store.drivers.load(record.id))) == record.last_event_seq
+
+
+def test_a_metric_with_few_points_is_kept_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thinning, "MOST_BUCKETS", 400)
+    record = searched(store, "old")
+    rare = "SELECT COUNT(*) FROM metric_point p JOIN metric_key k ON k.id = p.key_id WHERE k.name = 'rare'"
+    with store._database.read() as connection:
+        before = int(connection.execute(text(rare)).scalar_one())
+    everything = points(store, record)
+    assert store.metrics.thin(LATER, LATER) == 1
+    assert points(store, record) < everything
+    with store._database.read() as connection:
+        assert int(connection.execute(text(rare)).scalar_one()) == before
 
 
 def test_an_interrupted_thinning_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

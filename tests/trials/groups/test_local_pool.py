@@ -267,8 +267,8 @@ def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> N
 @pytest.mark.parametrize(
     ("scaling", "reason"),
     [
-        ({"num_workers": 2}, "its trials are one process each, and num_workers is 2"),
-        ({"use_gpu": True}, "it gives trials only CPUs, but GPU is requested"),
+        ({"num_workers": 2}, "without Ray, a trial is a single process, but num_workers is 2"),
+        ({"use_gpu": True}, "without Ray, trials get only CPUs, but GPU is requested"),
         ({"resources_per_worker": {"CPU": 3}}, "3 CPU are requested, but this machine has 2"),
     ],
 )

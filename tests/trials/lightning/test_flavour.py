@@ -65,7 +65,7 @@ def test_where_that_does_not_tell_it_asks() -> None:
 
 
 def test_something_else_is_no_trainer() -> None:
-    with trial(), pytest.raises(TypeError, match="object of Lightning"):
+    with trial(), pytest.raises(TypeError, match="expected a Lightning object"):
         tuner.lightning.prepare_trainer(object())
 
 

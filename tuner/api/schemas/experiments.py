@@ -123,7 +123,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         Field(description="the scheduler and searcher that are used; null if an older version created the experiment"),
     ]
     method: Annotated[str, Field(description='the search method in a few words: "tpe + asha", "freeze_thaw (auto)"')]
-    stop: Annotated[Json, Field(description="when a trial is complete, in addition to max_t")]
+    stop: Annotated[Json, Field(description="conditions, besides reaching max_t, under which a trial is complete")]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
     entrypoint: Annotated[str | None, Field(description="'module:function'; null if the function is pickled by value")]

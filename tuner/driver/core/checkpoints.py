@@ -207,9 +207,9 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from this checkpoint, which is new or has become ready, if it is newer than the current one.
+        """Update the trial's starting checkpoint after this checkpoint was added or became ready: the newer of the two is kept.
 
-        This does not look at other checkpoints, because a trial may keep thousands.
+        Where possible this looks at no other checkpoints, because a trial may keep thousands.
         """
         present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
         if present is None or present is kept or present.segment < trial.line_begins:

@@ -41,7 +41,7 @@ class Outlook:
         if gain is None:
             return None
         hours = self._total * (self._gpus or 1.0) / HOUR_S
-        trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, of all trials together'}"
+        trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, summed over all trials'}"
         more = f"the same amount of training again is expected to improve {self._metric} by {gain.mean:.3g}"
         sure = f"with a probability of 90 % by at most {gain.high:.3g}"
         return f"after {trained}: {more}, {sure}; the chance of any improvement is {gain.chance:.0%}"

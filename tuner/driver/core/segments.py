@@ -1,4 +1,4 @@
-"""Manage the life cycle of segments: they are planned, opened when a slot is free, entered by their ranks, left and closed.
+"""Manage segments: plan them, open them when a slot is free, record that their ranks have started, end them, and close them.
 
 `tuner.domain.states.SEGMENT_CHANGES` is the table of the legal changes.
 """

@@ -69,7 +69,7 @@ class Candidates:
             now: the time.
             busy: experiments to leave out.
             outage: True if the database could not be reached recently, so that the lease of a live owner may have expired.
-            adopt: True to drive also experiments whose script has ended.
+            adopt: True to also drive experiments whose script has ended, instead of only offering them.
         """
         free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
         unclaimed = {

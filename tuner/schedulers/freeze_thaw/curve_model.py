@@ -344,7 +344,11 @@ class Posterior:
         return out
 
     def end_weights(self) -> Floats:
-        """Return the weight of each row of `rows.x` (trials,) in the mean of a new configuration at τ = 1."""
+        """Return a weight for each trial, that is, for each row of `rows.x` (trials,).
+
+        The predicted mean of a new configuration at τ = 1 is the sum of these weights, each multiplied by the kernel between
+        the configuration and that trial (`_across`).
+        """
         along = self._along(np.ones(1))[0, self._level[: self._real]]
         out = np.zeros(len(self._all))
         used = np.flatnonzero(self._column >= 0)

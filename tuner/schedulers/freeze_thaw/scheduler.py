@@ -591,7 +591,10 @@ class FreezeThawScheduler(Scheduler):
         return len(trials) if self.context.revisions is None else sum(map(self._lies_inside, trials))
 
     def _best(self, trials: Population) -> float:
-        """Return the best score in the space, within the constraints if any score is."""
+        """Return the best score of the trials in the space that satisfy the constraints.
+
+        If no trial satisfies them, return the best of the replacement scores (see `within`).
+        """
         state: FreezeThawState = self.state
         if self.context.revisions is None:
             return state.best if state.best is not None else float(self._results(trials).score.max())

@@ -1,9 +1,12 @@
 """Forecast how much a search will still improve, from how its best value has improved so far.
 
-The unit is a weighted sum of the improvements of the search's best value during the newest doublings of its training.
-`GAINS` gives, in this unit, how much the best value improved in recorded searches when the training grew by a given
-factor. It has different figures for searches that have just improved and for searches that have not improved for a
-while. `python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
+Improvements are measured in a unit that fits the search. The code looks at the last `OLDEST` doublings of the search's
+training, and at how much the best value improved in each. The unit is the weighted sum of these improvements; newer
+doublings have higher weights.
+
+`GAINS` is a table made from recorded searches: how many units the best value improved by when the training grew by a
+given factor. The table has separate figures for searches that have just improved and for searches that have not improved
+for a while (`STALLS`). `python -m benchmarks.forecast` measures these figures and shows how often the intervals are right.
 """
 
 from __future__ import annotations

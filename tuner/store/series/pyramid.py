@@ -132,7 +132,7 @@ class Pyramid:
             known.last_no = report_no
 
     def write(self, cursor: Any, segments: Iterable[int]) -> None:
-        """Write the rows of these segments that have become complete."""
+        """For each of these segments, write the rows that have become complete."""
         for segment in segments:
             known = self._open[segment]
             complete = known.last_no // reports_per_row(1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tuner.domain.states import ExperimentState
+from tuner.store.records import IMPORTED
 from tuner.store.series import pyramid
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import dumps
@@ -21,10 +22,12 @@ MOST_BUCKETS = 256
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 # Row 4 of level 1 begins with report 257, so only a curve with more than 256 reports has it. Experiments with a driver or with a
-# pending command to continue are left out, because they may run again.
+# pending command to continue are left out, because they may run again. Imported ones are left out, because they ended in
+# another tool, long before they were imported.
 _OLD = f"""
 SELECT e.id FROM experiment e
 WHERE e.thinned_at IS NULL AND e.ended_at < ? AND e.state IN ({_ENDED}) AND e.driver_owner IS NULL
+AND e.source <> '{IMPORTED}'
 AND e.last_event_seq > {MOST_BUCKETS}
 AND EXISTS (SELECT 1 FROM trial t JOIN segment s ON s.trial_id = t.id JOIN metric_key k ON k.experiment_id = e.id
   JOIN metric_bucket b ON b.segment_id = s.id AND b.key_id = k.id AND b.level = 1 AND b.chunk >= 4
@@ -42,8 +45,7 @@ _ADVANCE = "UPDATE experiment SET thinned_upto = ? WHERE id = ?"
 _SEGMENT = """
 SELECT MIN(s.id) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? AND s.id > ?"""
 _KEYS = """
-SELECT k.id, (SELECT MAX(p.report_no) FROM metric_point p WHERE p.segment_id = ? AND p.key_id = k.id)
-FROM metric_key k WHERE k.experiment_id = ?"""
+SELECT p.key_id, MAX(p.report_no), COUNT(*) FROM metric_point p WHERE p.segment_id = ? GROUP BY p.key_id"""
 # `last_no` of the rows above level 1 is wrong in databases that older versions have written.
 _NEWEST = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ? ORDER BY chunk DESC LIMIT 1"
 _BUCKETS = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ?"
@@ -101,7 +103,8 @@ def _thin_next(database: Database, experiment: int) -> bool:
         if segment is None:
             cursor.execute(_ADVANCE, (None, experiment))
             return False
-        lasts = {key: last for key, last in cursor.rows(_KEYS, (segment, experiment)) if last is not None}
+        found = cursor.rows(_KEYS, (segment,))
+        lasts = {key: last for key, last, count in found if count > MOST_BUCKETS}
         long = {key: level for key, last in lasts.items() if (level := level_of(last))}
         # If a driver was killed, the last buckets of its segments may be missing. A thinned curve has all its buckets.
         if any(_covered(cursor, segment, key, level) != lasts[key] for key, level in long.items()):

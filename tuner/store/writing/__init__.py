@@ -1,1 +1,1 @@
-"""Write the batches that drivers commit as rows, and read the log back from the rows."""
+"""Write drivers' batches as rows, and read the log back from those rows."""

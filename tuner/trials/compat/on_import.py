@@ -1,4 +1,4 @@
-"""Run code right after a module is imported for the first time, without importing it."""
+"""Run code once some other code has imported a module. This does not import the module itself."""
 
 from __future__ import annotations
 

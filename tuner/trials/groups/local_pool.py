@@ -401,9 +401,9 @@ def too_large(scaling: Scaling, cpus: float) -> str | None:
     """Return why the local executor can never run a trial like this; None if it can."""
     bundle: Mapping[str, float] = scaling.bundle()
     if scaling.num_workers > 1:
-        return f"its trials are one process each, and num_workers is {scaling.num_workers}"
+        return f"without Ray, a trial is a single process, but num_workers is {scaling.num_workers}"
     if others := [name for name in bundle if name != "CPU"]:
-        return f"it gives trials only CPUs, but {others[0]} is requested"
+        return f"without Ray, trials get only CPUs, but {others[0]} is requested"
     if bundle.get("CPU", 0.0) > cpus + _EPSILON:
         return f"{bundle['CPU']:g} CPU are requested, but this machine has {cpus:g}"
     return None

@@ -311,7 +311,7 @@ class Pool:
             self._hand_on(group)
 
     def _idle_all(self) -> None:
-        """Cancel the spares, and make the groups idle that are kept for an experiment."""
+        """Cancel the spares, and release the groups that are kept for an experiment, so that any segment may take them."""
         for building in self._spares:
             building.cancel()
         for group in self._warm.kept:

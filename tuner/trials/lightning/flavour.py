@@ -43,12 +43,12 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """Return the flavour of an object whose class is Lightning's or derives from it. Raise TypeError for other objects."""
+    """Return the flavour of an instance of a Lightning class or of a subclass. Raise TypeError for other objects."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
                 return flavour
-    raise TypeError(f"expected an object of Lightning, got {thing!r}")
+    raise TypeError(f"expected a Lightning object, got {thing!r}")
 
 
 def imported() -> tuple[Flavour, ...]:

@@ -111,7 +111,7 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return a copy of `restored` in which the parts of `new` that differ from `old` are replaced by the new values."""
+    """Return a copy of `restored` with the values from `new` wherever `new` differs from `old`."""
     if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
         merged = dict(restored)
         for key, value in new.items():

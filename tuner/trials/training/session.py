@@ -379,7 +379,10 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Predict the next report with a callable, from the distance between the last two."""
+        """Return the number of the next report that is expected to pass a callable as its checkpoint; None if no report has yet.
+
+        The distance between the last two such reports is expected to repeat.
+        """
         if not self._offered:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every

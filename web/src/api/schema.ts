@@ -2392,7 +2392,7 @@ export interface components {
             method: string;
             /**
              * Stop
-             * @description when a trial is complete, in addition to max_t
+             * @description conditions, besides reaching max_t, under which a trial is complete
              */
             stop: {
                 [key: string]: unknown;

@@ -1,4 +1,4 @@
-"""Decide after a user's command, after a takeover by a new driver, and when the time budget is spent."""
+"""Make the decisions that follow a user's command, a takeover by a new driver, or the end of the time budget."""
 
 from __future__ import annotations
 
