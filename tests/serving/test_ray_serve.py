@@ -99,7 +99,7 @@ def test_a_better_model_takes_over_and_a_failing_one_does_not(tmp_path: Path, mo
 
 
 class FakeServe:
-    """As much of Ray Serve as `deployment` calls."""
+    """Ray Serve, as far as `deployment` calls it."""
 
     def __init__(self, *applications: str) -> None:
         self.applications = {name: SimpleNamespace(status=SimpleNamespace(value="RUNNING")) for name in applications}
