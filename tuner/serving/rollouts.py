@@ -139,7 +139,7 @@ class Rollouts:
             del self._in_flight[version]
 
     def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work that goes on if its caller gives up."""
+        """Start work that continues even if its caller gives up."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
