@@ -22,7 +22,7 @@ RULES = """async () => { const found = await axe.run(document, { resultTypes: ['
 
 
 CONTRAST = RULES.replace("{ resultTypes", "{ runOnly: ['color-contrast'], resultTypes")
-"""In dark colours only the contrast can differ."""
+"""Only the contrast can differ in dark colours."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From the best checkpoint to production: exports and deployments. `docs/serving.md` shows both."""
+"""Export the best checkpoint, and deploy it behind HTTP. `docs/serving.md` shows both."""
 
 from __future__ import annotations
 
