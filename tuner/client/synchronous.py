@@ -522,13 +522,25 @@ class ExperimentHandle:
         self,
         metric: str | None = None,
         *,
-        x: Literal["step", "user_step", "time"] = "step",
+        x: schemas.Across = "step",
+        x_metric: str | None = None,
         trials: Sequence[int] | None = None,
         points: int | None = None,
         limit: int | None = None,
     ) -> schemas.Curves:
-        """Return the curves of a metric, by default the objective, with about `points` points each."""
-        params = {"metric": metric, "x": x, "trial": trials, "points": points, "limit": limit}
+        """Return the curves of a metric, by default the objective, with about `points` points each.
+
+        Args:
+            metric: its name.
+            x: the horizontal axis: the training_iteration ("step"), the step that the training code passed ("user_step"),
+                seconds since the experiment's start ("time"), seconds for which the trial has trained ("trial_time"), or
+                another metric of the same reports ("metric").
+            x_metric: the name of that metric.
+            trials: the numbers of trials; by default the best ones, `limit` of them.
+            points: the approximate number of points of each curve.
+            limit: the largest number of trials.
+        """
+        params = {"metric": metric, "x": x, "x_metric": x_metric, "trial": trials, "points": points, "limit": limit}
         return read(schemas.Curves, self._get("/curves", params))
 
     def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
@@ -702,9 +714,12 @@ class TrialHandle:
         except httpx.TransportError as lost:
             raise unreachable(self.client.address, lost) from lost
 
-    def curves(self, *, x: Literal["step", "time"] = "step", points: int | None = None) -> schemas.TrialCurves:
-        """Return the curve of every metric that the trial has reported."""
-        return read(schemas.TrialCurves, self._get("/curves", {"x": x, "max_points": points}))
+    def curves(
+        self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None
+    ) -> schemas.TrialCurves:
+        """Return the curve of every metric that the trial has reported. The axis is that of the experiment's `curves`."""
+        params = {"x": x, "x_metric": x_metric, "max_points": points}
+        return read(schemas.TrialCurves, self._get("/curves", params))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
         """Return the CPU, memory and GPU use of the trial's ranks over time."""

@@ -30,6 +30,7 @@ class Point(Model):
     step: Annotated[int | None, Field(description="the step count of the training code, if it passed one")]
     time: Annotated[str, Field(description="when it was reported")]
     seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    trial_seconds: Annotated[float, Field(description="seconds for which the trial has trained, over all its segments")]
     metrics: Annotated[
         dict[str, Number], Field(description="the values by metric name; null for values that are not finite")
     ]
@@ -118,5 +119,6 @@ def _point(point: ReportPoint) -> Point:
         step=point.step,
         time=rfc3339(point.time),
         seconds=point.seconds,
+        trial_seconds=point.trial_seconds,
         metrics=dict(point.metrics),
     )

@@ -1931,8 +1931,13 @@ export interface components {
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
+             * Last Iteration
+             * @description the iteration of the newest report of this segment, even if that report is left out
+             */
+            last_iteration: number;
+            /**
              * X
-             * @description iterations, steps or seconds, as requested
+             * @description iterations, steps, seconds or values of x_metric, as requested
              */
             x: number[];
             /**
@@ -1959,7 +1964,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "user_step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Width
              * @description number of reports per bucket; the lowest and the highest report of each bucket are returned; 1: all reports are returned
@@ -3175,6 +3185,11 @@ export interface components {
              */
             seconds: number;
             /**
+             * Trial Seconds
+             * @description seconds for which the trial has trained, over all its segments
+             */
+            trial_seconds: number;
+            /**
              * Metrics
              * @description the values by metric name; null for values that are not finite
              */
@@ -4030,7 +4045,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Items
              * @description the curves, in the order in which the metrics were first reported
@@ -7140,8 +7160,10 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without a step are left out); time: seconds since the experiment's start */
-                x?: "step" | "user_step" | "time";
+                /** @description step: the training_iteration; user_step: the step that the training code passed; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the metric on the horizontal axis, only with x=metric */
+                x_metric?: string | null;
                 /** @description approximate number of points of a curve over the whole range; default: 1000 */
                 points?: number | null;
                 /** @description start of the range on the axis x */
@@ -8263,8 +8285,10 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description time: seconds since the experiment's start */
-                x?: "step" | "time";
+                /** @description step: the training_iteration; user_step: the step that the training code passed; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the metric on the horizontal axis, only with x=metric */
+                x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
