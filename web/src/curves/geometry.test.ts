@@ -62,10 +62,10 @@ describe("layOut", () => {
   });
 
   it("breaks at a retry, also on the trial's own time, which goes on", () => {
-    const retried = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "retry"]); // prettier-ignore
+    const retried = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "retry"]);
     const broken = [10, 100, 20, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN];
     expect([...layOut([retried], X, Y, "trial_time")[0]!.points]).toEqual(broken);
-    const fromEarlier = series(0, [[1, 2], [0, 1]], [[2, 3], [0.5, 0.5], "retry"]); // prettier-ignore
+    const fromEarlier = series(0, [[1, 2], [0, 1]], [[2, 3], [0.5, 0.5], "retry"]);
     expect([...layOut([fromEarlier], X, Y, "step")[0]!.points].slice(4, 6)).toEqual([NaN, NaN]);
   });
 
@@ -192,6 +192,11 @@ describe("nearest", () => {
   it("finds the line that passes closest, between its points too", () => {
     expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
     expect(nearest(lines, 90, 95, 24)).toMatchObject({ number: 0, at: 1, distance: 5 });
+  });
+
+  it("finds a line that runs to the left, as one over a falling metric does", () => {
+    const falling = layOut([series(5, [[9, 1], [0.5, 0.5]])], X, Y, "metric");
+    expect(nearest(falling, 50, 55, 24)).toMatchObject({ number: 5, distance: 5 });
   });
 
   it("finds single points, and nothing out of reach", () => {
