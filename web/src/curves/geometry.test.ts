@@ -62,10 +62,24 @@ describe("layOut", () => {
   });
 
   it("breaks at a retry, also on the trial's own time, which goes on", () => {
-    const retried = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "retry"]);
+    const retried = series(
+      0,
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [[3, 4], [0.5, 0.5], "retry"],
+    );
     const broken = [10, 100, 20, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN];
     expect([...layOut([retried], X, Y, "trial_time")[0]!.points]).toEqual(broken);
-    const fromEarlier = series(0, [[1, 2], [0, 1]], [[2, 3], [0.5, 0.5], "retry"]);
+    const fromEarlier = series(
+      0,
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [[2, 3], [0.5, 0.5], "retry"],
+    );
     expect([...layOut([fromEarlier], X, Y, "step")[0]!.points].slice(4, 6)).toEqual([NaN, NaN]);
   });
 
@@ -195,7 +209,17 @@ describe("nearest", () => {
   });
 
   it("finds a line that runs to the left, as one over a falling metric does", () => {
-    const falling = layOut([series(5, [[9, 1], [0.5, 0.5]])], X, Y, "metric");
+    const falling = layOut(
+      [
+        series(5, [
+          [9, 1],
+          [0.5, 0.5],
+        ]),
+      ],
+      X,
+      Y,
+      "metric",
+    );
     expect(nearest(falling, 50, 55, 24)).toMatchObject({ number: 5, distance: 5 });
   });
 

@@ -116,10 +116,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
       })),
     [trials, curves, metric],
   );
-  const gap = useMemo(
-    () => (across.x === "step" ? widestGap(series.map((one) => one.segments)) : null),
-    [across.x, series],
-  );
+  const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
   const rows = useMemo(() => comparedRows(trials, experiments), [trials, experiments]);
   const shown = all ? rows : rows.filter((row) => !row.same);
   const groups = [...new Set(shown.map((row) => row.group))];
@@ -178,7 +175,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
         ) : (
           <div className={classes.empty}>None of these trials has reported {metric || "a metric"} yet.</div>
         )}
-        {gap && gap.high.value > gap.low.value && (
+        {gap && across.x === "step" && gap.high.value > gap.low.value && (
           <p className={classes.words}>
             The largest difference is at iteration {gap.x}: <b>{written(gap.high.value)}</b> ({names[gap.high.index]})
             against <b>{written(gap.low.value)}</b> ({names[gap.low.index]}).
