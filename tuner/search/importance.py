@@ -33,8 +33,8 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
             outside its domain in the space, which a user may have changed.
 
     Returns:
-        path -> share. It is {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not
-        distinguish the parameters.
+        path -> share; {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not distinguish
+        the parameters.
     """
     finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params)]
     if len(finite) < MIN_RECORDS or not len(space):
