@@ -168,7 +168,7 @@ class BOHBSearch(Proposer):
 
 
 def split(count: int, least: int, percent: float) -> tuple[int, int]:
-    """Return how many of `count` results are good and how many are bad. If there are few, some are both (equation 3)."""
+    """Return how many of `count` results count as good and how many as bad. If they are few, some count as both (eq. 3)."""
     good = min(max(least, int(percent * count / 100)), count)
     return good, min(max(least, count - good), count)
 

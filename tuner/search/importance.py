@@ -51,7 +51,7 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
 
 
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """Return the results of ended trials, for `importance`. A trial that was stopped early counts with the value it reached."""
+    """Return the results of ended trials, for `importance`, including the values that early stopped trials reached."""
     found = []
     for trial in trials:
         value = trial.best_value if scope == "all" else trial.last_value

@@ -65,7 +65,7 @@ class Revisions:
         return self.spaces[-1]
 
     def carried(self, params: Mapping[str, Any], revision: int, *, clip: bool = False) -> Carried:
-        """Convert a configuration of an earlier space to the present space.
+        """Convert a configuration of an earlier space to the current space.
 
         Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. A
         parameter that the earlier space did not have gets the constant that was in its place, or else the assumed value. Values
@@ -83,8 +83,7 @@ class Revisions:
         return self._links[revision].carried(params, self.assumed, clip)
 
     def inside(self, params: Mapping[str, Any], revision: int | None) -> Mapping[str, Any] | None:
-        """Convert a configuration of an earlier space to the current space. Return None if it does not lie in the current
-        space.
+        """Convert a configuration of an earlier space to the current space. Return None if it does not lie there.
 
         revision: the revision of the configuration's space. None: the newest space that contains it.
         """

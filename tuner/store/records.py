@@ -85,8 +85,8 @@ class ExperimentRecord:
     thinned_at: Annotated[
         float | None,
         About(
-            "when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued "
-            "or replayed; null: all points are kept"
+            "when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be "
+            "continued or replayed; null: all points are kept"
         ),
     ]
 

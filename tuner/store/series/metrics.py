@@ -88,8 +88,7 @@ class Metrics:
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return (seconds since the start, best value up to then) of an experiment, as two lists with an item for each
-        improvement.
+        """Return two lists with an item for each improvement: seconds since the experiment's start, and best value.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
