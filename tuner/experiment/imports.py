@@ -118,7 +118,7 @@ def write(
 
 
 def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
-    """Delete the experiments of incomplete imports from this origin. If such an import is running, its next commit fails."""
+    """Delete the experiments of incomplete imports from this origin. An import that still runs fails at its next commit."""
     for record in store.experiments.named(spec.name):
         if record.incomplete and record.project == spec.project and (record.error is None or origin in record.error):
             store.experiments.seize(record.id)
