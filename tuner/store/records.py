@@ -70,9 +70,12 @@ class ExperimentRecord:
     counts: Mapping[str, int]
     gpu_hours: Annotated[float, About("GPU hours that the experiment's trials have used, as of its newest event")]
     gpu_hours_saved: Annotated[
-        float, About("GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace")
+        float,
+        About("GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace"),
     ]
-    cpu_hours: Annotated[float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")]
+    cpu_hours: Annotated[
+        float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
+    ]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why the experiment failed, in words; null if it has not failed")]
     created_at: Annotated[float, About("when it was created")]
@@ -217,7 +220,9 @@ class TrialRecord:
     experiment: Annotated[str, About("exp_...", name="experiment_id")]
     number: Annotated[int, About("the number of the trial within its experiment, counted from 0")]
     state: Annotated[TrialState, About("the state of the trial")]
-    params: Annotated[Mapping[str, Any], About('the configuration of the trial, as a flat mapping: "optimizer/lr" -> value')]
+    params: Annotated[
+        Mapping[str, Any], About('the configuration of the trial, as a flat mapping: "optimizer/lr" -> value')
+    ]
     searcher: Mapping[str, Any]
     tags: Mapping[str, Any]
     iteration: Annotated[int, About("training_iteration of the trial's newest report")]
@@ -232,14 +237,20 @@ class TrialRecord:
     best_params: Annotated[
         Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
     ]
-    feasible: Annotated[bool | None, About("whether the result satisfies the constraints; null if there are no constraints")]
+    feasible: Annotated[
+        bool | None, About("whether the result satisfies the constraints; null if there are no constraints")
+    ]
     reports: int
     running_s: Annotated[float, About("seconds for which the trial trained, over all its segments")]
-    failures: Annotated[int, About("how many times the trial's code has failed so far; max_failures limits the retries")]
+    failures: Annotated[
+        int, About("how many times the trial's code has failed so far; max_failures limits the retries")
+    ]
     system_failures: int
     failure: Annotated[Mapping[str, Any] | None, About("the latest failure", name="error")]
     reason: Annotated[str, About("the reason for the latest decision about the trial, in words")]
-    waiting: Annotated[str | None, About("why the trial has not started yet, in words; null if it is not waiting to start")]
+    waiting: Annotated[
+        str | None, About("why the trial has not started yet, in words; null if it is not waiting to start")
+    ]
     checkpoint: Annotated[Mapping[str, Any] | None, About("the trial's newest usable checkpoint")]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the trial's first segment started")]
@@ -450,7 +461,9 @@ class UsageSeries:
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]
-    gpu_reserved_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")]
+    gpu_reserved_bytes: Annotated[
+        Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")
+    ]
     gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in per cent")]
 
 

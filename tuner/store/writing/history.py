@@ -37,9 +37,7 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
-    upto = min(
-        after + limit, _last(connection, experiment_id)
-    )  # read this first: all entries up to here are committed
+    upto = min(after + limit, _last(connection, experiment_id))  # read this first: all entries up to here are committed
     items = [
         StreamItem(
             seq=row.event_seq,
