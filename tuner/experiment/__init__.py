@@ -1,1 +1,1 @@
-"""What users do with experiments: check a spec, create, pause, cancel, preview, show the lineage."""
+"""The operations on experiments: check a spec, create, pause, cancel, preview, show the lineage."""

@@ -20,10 +20,10 @@ MOST = 10
 """The largest number of experiments that "auto" learns from. The newest experiments that fit are used."""
 
 LOOKED_AT = 200
-"""How many of the newest experiments "auto" looks at."""
+"""The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""How many of the newest experiments the hint is based on. Few, since every new experiment waits for the hint."""
+"""The number of newest experiments that the hint looks at. It is small, because every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
 """The largest total number of reports to read. All of them are kept in memory."""

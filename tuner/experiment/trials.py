@@ -1,4 +1,4 @@
-"""What users do with single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
+"""The operations on single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
 
 
 MOST_NEW = 100
-"""How many of the newest trials `asked_by` searches."""
+"""The number of newest trials that `asked_by` searches."""
 
 
 def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:

@@ -1,4 +1,4 @@
-"""What users do with experiments, except the verbs. Routes, `tuner.run` and the command line call them."""
+"""The operations on experiments, except the verbs. Routes, `tuner.run` and the command line call them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
 """The seconds that `tuner.run` waits at the end for callbacks that are behind."""
 TOLD = 5
-"""How many errors of each callback are logged with their tracebacks. Further errors are only counted."""
+"""The number of errors of each callback that are logged with their tracebacks. Further errors are only counted."""
 
 log = logging.getLogger("tuner.callbacks")
 

@@ -30,7 +30,7 @@ NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
 """The shortest intervals between two updates in a notebook, in seconds: if there is news, and if only the clock has changed."""
 FAILED = 50
 TOLD_FAILURES = 3
-"""How many different failures are shown in full while a search runs. Further failures are only counted."""
+"""The number of different failures that are shown in full while a search runs. Further failures are only counted."""
 
 _STYLE = {
     "running": "cyan",

@@ -143,9 +143,7 @@ class _Live(Cache):
             if self._asked >= self._points:
                 for number in trial.searcher_state.get("told", []):
                     self._tell(trials[number])
-                with contextlib.suppress(
-                    Exception
-                ):  # a call that raises an error now also raised it before the restart
+                with contextlib.suppress(Exception):  # the call also failed before the restart
                     self._searcher.suggest(str(trial.number))
             self._asked += 1
 

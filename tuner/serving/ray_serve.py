@@ -40,7 +40,7 @@ from tuner.store import Store
 
 POLL_S = 0.1
 PATIENCE_S = 5.0
-"""How many seconds a rollout tries to reach the tuner service."""
+"""The seconds for which a rollout tries to reach the tuner service."""
 INGRESS_REQUESTS = 1000
 """The largest number of requests that the ingress handles at once. Most of them wait for a model."""
 

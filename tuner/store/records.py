@@ -343,7 +343,7 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed between two entries of an experiment's log. Rows have the values that they had when they were read."""
+    """The changes between two entries of an experiment's log. Rows have the values that they had when they were read."""
 
     since: int
     bookmark: Bookmark  # at the last entry; the next changes begin after it

@@ -21,7 +21,7 @@ DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
-"""How many seconds the lease of a deletion lasts. If the deletion takes longer, a service may claim the experiment."""
+"""The duration of a deletion's lease in seconds. If the deletion takes longer, a service may claim the experiment."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""

@@ -18,7 +18,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was learned from earlier experiments: the first configurations, and the trends for the model.
+    """The knowledge gained from earlier experiments: the first configurations, and the trends for the model.
 
     Attributes:
         picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.
