@@ -26,13 +26,13 @@ class Objective:
 
 
 def option(default: Any, about: str, **bounds: Any) -> Any:
-    """Declare an option of a section of the spec. An option is declared nowhere else.
+    """Declare an option of a section of the spec.
 
-    The check of a spec, the OpenAPI document and docs/api_reference.md are made from this declaration, and a test compares the
-    signature of `tuner.run` with it.
+    This declaration is the only one of the option: the check of a spec, the OpenAPI document and docs/api_reference.md are
+    made from it, and a test compares it with the signature of `tuner.run`.
 
     Args:
-        default: the value if the spec does not have the option; `dict` for an empty mapping.
+        default: the value of the option if the spec does not set it; `dict` for an empty mapping.
         about: the meaning of the option, in a few words.
         bounds: the conditions that a value must satisfy, by their names in pydantic: ``gt``, ``ge``, ``le``, ``pattern``, ...
     """
