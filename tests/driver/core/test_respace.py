@@ -252,7 +252,7 @@ def test_an_exploit_that_waited_for_a_checkpoint_goes_on_unchanged() -> None:
     trial = bench.core.trials[waiting]
     assert (trial.params, trial.space_revision) == (before, 0)
     assert trial.state is not TrialState.PAUSED
-    assert "the search space was changed while it waited" in trial.reason
+    assert "the search space was changed while the trial waited" in trial.reason
     check_folds(bench, range(1, len(bench.log)))
 
 

@@ -256,7 +256,7 @@ class Decider:
         elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
             why = f"paused at iteration {trial.iteration} {segment.room_for}"
             yield d.Pause(trial=trial.number, reason=why, held=True)
-            yield d.Resume(trial=trial.number, reason=f"continues when it is its turn again; {why}")
+            yield d.Resume(trial=trial.number, reason=f"continues when there is room again; {why}")
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the whole search if a `stop` criterion for the search is met."""

@@ -60,7 +60,7 @@ def stop_all(experiment: State, reason: str) -> list[Decision]:
 def _release(trial: Trial, by: str) -> Decision:
     """Resume a trial that a user has paused. If the scheduler had paused the trial before, let the scheduler resume it."""
     if trial.paused_by_scheduler:
-        return d.Pause(trial=trial.number, reason=f"released {by}; its scheduler had paused it")
+        return d.Pause(trial=trial.number, reason=f"released {by}, but still paused by the scheduler")
     return d.Resume(trial=trial.number, reason=f"resumed {by}")
 
 

@@ -41,8 +41,8 @@ def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
             return _returned(experiment, trial)
         case "left":
             if segment.commanded == "pause" or experiment.state is ExperimentState.PAUSING:
-                return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
-            return [d.Retry(trial=trial.number, reason="its worker group was taken away")]
+                return [d.Pause(trial=trial.number, reason="paused by a user before the trial reported", held=True)]
+            return [d.Retry(trial=trial.number, reason="the trial's worker group was taken away")]
         case "failed":
             return _failed(
                 experiment, trial, event.failure or Failure(kind="system", message="the worker group was lost")
@@ -54,7 +54,7 @@ def _returned(experiment: State, trial: Trial) -> list[Decision]:
     if trial.reports and (never := [metric for metric in objectives if metric not in trial.last]):
         return missing_metric(experiment, trial, "the objective", never, trial.last)
     if not trial.segments[-1].report_no:
-        why = f"the function returned at once, because it continued from its own end: iteration {trial.iteration}"
+        why = f"the function returned at once: it continued from a checkpoint of its end, iteration {trial.iteration}"
         return [d.Complete(trial=trial.number, reason=why)]
     count = counted(trial.iteration, "report")  # reports that a retry repeated count once
     return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
