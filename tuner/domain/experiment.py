@@ -169,9 +169,9 @@ class Spec:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     executor: Literal["auto", "ray", "local", "agents"] = option(
         "auto",
-        "where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, which "
-        "ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do what the "
-        "experiment asks for, otherwise Ray",
+        "where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, "
+        "which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do "
+        "what the experiment asks for, otherwise Ray",
     )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,
@@ -200,9 +200,9 @@ class Spec:
     # parameter. See `tuner.space.revisions`.
     former_spaces: tuple[Mapping[str, Any], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
-    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself.
-    # "constraints" and "budget" are left out if there are none. No decision depends on this.
+    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...},
+    # "search": {...} or None, "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes
+    # configurations itself. "constraints" and "budget" are left out if there are none. No decision depends on this.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
