@@ -17,7 +17,7 @@ Entry = tuple[int, Event | Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a driver writes in one transaction: everything or nothing, and only while the driver's epoch is still valid.
+    """The changes that a driver writes in one transaction: all or none, and only while the driver's epoch is still valid.
 
     `log` is the source of truth. `trials` and `state` follow from the log, and are written so that readers do not have
     to fold the log. The trials are the core's own objects: read them, but do not change them or keep references to them.

@@ -17,7 +17,7 @@ _MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """Return the kind and the place of a failure; two failures with the same mistake in the code have the same ones.
+    """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a function that
     returned without a report, ("no report", "its end"). Return None if other trials may not fail in the same way: after a
@@ -36,7 +36,7 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Return the reason to end the search if all ended trials, and trial `failing`, have failed in the same way; else None.
+    """Return the reason to end the search if trial `failing` and all ended trials failed in the same way; otherwise None.
 
     The failures are alike if all trials raised the same exception at the same line, or if all returned without a report.
     At least ALIKE trials must have failed, and no trial may ever have reported. Trials that will be retried do not count.

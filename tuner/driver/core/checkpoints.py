@@ -211,7 +211,7 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from `kept`, which was added or became ready, if `kept` is newer than the present choice.
+        """Let the trial start from `kept`, which was added or became ready, if it is newer than the checkpoint chosen so far.
 
         Where possible, look at no other checkpoints, because a trial may keep thousands.
         """
@@ -248,7 +248,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def _pinned(self) -> Iterator[str]:
-        """Yield the ids of the checkpoints that users need, or from which a segment or another trial starts or would start."""
+        """Yield the ids of checkpoints to keep because users need them, or a segment or another trial would start from them."""
         yield from self._kept
         for name, borrowers in self._borrowers.items():
             if not all(self._trials[number].state.ended for number in borrowers):

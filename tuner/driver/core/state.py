@@ -65,7 +65,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Effects:
-    """What follows from events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
+    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
@@ -583,7 +583,7 @@ class State:
                 self._act(action)
 
     def _settle(self) -> None:
-        """Change the experiment's state if its trials allow it: from pausing to paused, or to an end. No segment is open."""
+        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open."""
         if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
             self.state = change_experiment(self.state, _X.PAUSED)
         elif self.state is _X.CANCELLING and self.all_ended:

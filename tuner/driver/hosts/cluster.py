@@ -47,7 +47,7 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
             return False
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
-        )  # Ray logs advice about authentication, which a private Ray does not need
+        )  # Ray logs advice about authentication, which a private instance does not need
         with without_helpers():
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
@@ -115,7 +115,7 @@ def too_large(scaling: Scaling) -> str | None:
         return None
     without_end = dict.fromkeys(
         scaling.bundle(), 1e30
-    )  # assume enough of every resource that only a running Ray knows about
+    )  # assume enough of every resource that is known only when Ray runs
     reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
     if reason is None:
         return None

@@ -27,7 +27,7 @@ from tuner.errors import ClusterUnreachable
 log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
-"""An environment variable that marks every process of a head. Process names do not, because Ray's workers change theirs."""
+"""The environment variable by which every process of a head is recognized. Ray's workers change their process names."""
 
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""

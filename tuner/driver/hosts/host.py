@@ -392,7 +392,7 @@ class Host:
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return, for each rank of a running segment, its Python stack ("stack") and its use (`process_stats.usage`)."""
+        """Return the Python stack ("stack") and the resource use (`process_stats.usage`) of each rank of a segment."""
         found: dict[str, dict[str, Any]] = {}
         for groups in self._all_groups():
             stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))

@@ -16,7 +16,7 @@ from tuner.names import did_you_mean
 def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> list[Decision]:
     """Fail this trial and the experiment, because all other trials would fail in the same way.
 
-    since: why they would, as the first part of the reason.
+    since: why the other trials would fail too, with which the reason of the decisions begins.
     """
     why = failure.headline(trial.number)
     others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
