@@ -125,7 +125,9 @@ class CheckpointPolicy:
         pattern=PRINTABLE,
     )
     frequency: int | None = option(
-        None, ("number of reports from one checkpoint to the next; null: save only when a checkpoint is needed"), **_COUNT
+        None,
+        ("number of reports from one checkpoint to the next; null: save only when a checkpoint is needed"),
+        **_COUNT,
     )
     interval_s: float | None = option(
         60.0,
@@ -182,7 +184,9 @@ class Spec:
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
-        DEFAULT_PROJECT, "the project that the experiment belongs to; tokens may be limited to one project", pattern=PROJECT
+        DEFAULT_PROJECT,
+        "the project that the experiment belongs to; tokens may be limited to one project",
+        pattern=PROJECT,
     )
     priority: int = option(0, "experiments of a higher priority get room on the cluster first", ge=-1000, le=1000)
     weight: float = option(

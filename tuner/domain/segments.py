@@ -16,7 +16,7 @@ FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
 Interruption = Leave | Literal["kill"]
-"""How the driver can end a running segment: with a verdict to stop, pause or exploit, or by killing the ranks."""
+"""The ways in which the driver can end a running segment: a verdict to stop, pause or exploit, or killing the ranks."""
 
 
 class SegmentRef(NamedTuple):

@@ -149,7 +149,10 @@ class Trial:
         return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
-        """Return the checkpoint with the best finite objective, or the newest one if no objective is finite; None if none."""
+        """Return the ready checkpoint with the best finite objective, or the newest ready one if no objective is finite.
+
+        Return None if the trial has no ready checkpoint.
+        """
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:

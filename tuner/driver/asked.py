@@ -203,7 +203,11 @@ class AskedDriver:
                 return found
             count, slots = len(self.groups.taken), self.core.experiment.slots
             if (count >= slots or time.monotonic() >= until) and not self._over.wait(4 * LOOK_S):
-                why = f"max_concurrent_trials is {slots}" if count >= slots else "the scheduler waits for their reports"
+                why = (
+                    f"max_concurrent_trials is {slots}"
+                    if count >= slots
+                    else "the scheduler waits for the reports of these trials"
+                )
                 trials = "1 trial has" if count == 1 else f"{count} trials have"
                 raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
 

@@ -71,7 +71,10 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         longest = max(len(trial.scores) for trial in trials)
         model = surrogate(cube, trials, longest)
         if model.skill < LEAST_SKILL:
-            why = f"its results do not depend on the configuration in a way that can be predicted (correlation {model.skill:.2f})"
+            why = (
+                "the results of its trials do not depend on the configuration in a way that can be predicted "
+                f"(correlation {model.skill:.2f})"
+            )
             notes.append(f"did not learn from {earlier.name}: {why}")
             continue
         order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)

@@ -69,11 +69,13 @@ def pack(files: Mapping[str, Path]) -> bytes:
             total += len(content)
             if total > MAX_UNPACKED:
                 raise SpecError(
-                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of its folder", "/bundle"
+                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder", "/bundle"
                 )
             archive.writestr(_entry(name), content)
     if len(out.getvalue()) > MAX_BYTES:
-        raise SpecError(f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of its folder", "/bundle")
+        raise SpecError(
+            f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of the code's folder", "/bundle"
+        )
     return out.getvalue()
 
 

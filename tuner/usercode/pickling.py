@@ -75,7 +75,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             if parameter.default is not parameter.empty:
                 yield f"the default of {parameter.name!r}{of}", parameter.default
         if (bound := getattr(value, "__self__", None)) is not None:
-            yield "the object that it is a method of", bound
+            yield "the object to which the method belongs", bound
     elif isinstance(value, type):
         whole = of or f" of {value.__name__}"
         own = ((name, part) for name, part in vars(value).items() if name not in ("__dict__", "__weakref__"))

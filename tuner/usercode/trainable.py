@@ -70,7 +70,7 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
         return dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
-        because = ", ".join(culprits(function)) or "an object that it refers to"
+        because = ", ".join(culprits(function)) or "an object that the function refers to"
         raise EntrypointError(
             f"{name} cannot be sent to other processes because of {because}: {type(error).__name__}: {error}",
             "/trainable",

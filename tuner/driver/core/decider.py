@@ -134,7 +134,9 @@ class Decider:
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
         lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
-        return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
+        return (
+            f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in the new space" if len(self.trials) else ""
+        )
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
         """Start a trial with the proposed configuration.
@@ -233,7 +235,9 @@ class Decider:
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]
             if (exploit.space_revision or 0) != self.experiment.revisions.newest:
-                changed = "the search space was changed while the trial waited for a checkpoint, so it continues unchanged"
+                changed = (
+                    "the search space was changed while the trial waited for a checkpoint, so it continues unchanged"
+                )
                 found.append(d.Resume(trial=exploit.trial, reason=changed))
             elif donor.checkpoint is not None:
                 found.append(exploit)

@@ -373,7 +373,7 @@ class State:
         elif command == "retry" and trial.state is _S.FAILED:
             start = trial.checkpoint
             name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
-            why = f"trial {trial.number} again, from {where}, {reason or 'by a user'}"
+            why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
             same = Wish(
                 params=dict(trial.params),
                 checkpoint=name,

@@ -65,11 +65,11 @@ def _unreachable(address: str | None, error: Exception) -> str:
     if address:
         return (
             f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "
-            "cluster runs (`ray status`), and run this again"
+            "cluster runs (`ray status`), and try again"
         )
     return (
         f"Ray could not be started on this machine: {what}. Check that memory, /dev/shm and the temporary directory have room "
-        "and that the machine is not overloaded, and run this again; Ray's own logs are in /tmp/ray/session_latest/logs"
+        "and that the machine is not overloaded, and try again; Ray's own logs are in /tmp/ray/session_latest/logs"
     )
 
 

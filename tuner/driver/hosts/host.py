@@ -596,7 +596,11 @@ class Host:
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
-            *(groups.kill(name, "the driver stopped driving the experiment") for groups in self._all_groups() for name in mine),
+            *(
+                groups.kill(name, "the driver stopped driving the experiment")
+                for groups in self._all_groups()
+                for name in mine
+            ),
             return_exceptions=True,
         )
 
