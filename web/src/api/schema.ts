@@ -2781,7 +2781,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -3395,7 +3395,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker: {
                 [key: string]: number;
@@ -3422,7 +3422,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -4362,13 +4362,13 @@ export interface components {
             storage: string | null;
             /**
              * Frequency
-             * @description reports between checkpoints; null: only when a checkpoint is needed
+             * @description number of reports from one checkpoint to the next; null: save only when a checkpoint is needed
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after a checkpoint until the next milestone saves another one, which limits the loss of a crash; null: never
+             * @description seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -4457,7 +4457,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -4505,7 +4505,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker?: {
                 [key: string]: number;
@@ -4532,7 +4532,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -4728,7 +4728,7 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @description where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do what the experiment asks for, otherwise Ray
              * @default auto
              * @enum {string}
              */
@@ -4741,7 +4741,7 @@ export interface components {
             warm_start: "auto" | string[] | null;
             /**
              * Project
-             * @description the project it belongs to; tokens may be limited to one project
+             * @description the project that the experiment belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
