@@ -145,7 +145,9 @@ class Supervisor:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
-        self._spare: _Child | None = None  # a process in reserve, which has loaded Ray already and replaces a dead child
+        self._spare: _Child | None = (
+            None  # a process in reserve, which has loaded Ray already and replaces a dead child
+        )
         self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0
@@ -348,7 +350,9 @@ class _Child:
         self._send(address)
 
     def poke(self) -> None:
-        if self._lines.qsize() < MOST_LINES:  # otherwise the child hangs; the driver host also checks for news by itself
+        if (
+            self._lines.qsize() < MOST_LINES
+        ):  # otherwise the child hangs; the driver host also checks for news by itself
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:

@@ -46,7 +46,9 @@ class Settings:
         default="NORMAL",
     )
     ray_address: str | None = _setting(
-        "RAY_ADDRESS", "the address of the Ray cluster to use; if it is unset, trials that need Ray run on a private cluster", default=None
+        "RAY_ADDRESS",
+        "the address of the Ray cluster to use; if it is unset, trials that need Ray run on a private cluster",
+        default=None,
     )
     host: str = _setting("TUNER_HOST", "the address on which `tuner serve` listens", default="127.0.0.1")
     port: int = _setting("TUNER_PORT", "the port on which `tuner serve` listens", default=8000)

@@ -57,7 +57,9 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
-        self._any_host = settings.auth == "on"  # because a website that resolves to this service has neither token nor cookie
+        self._any_host = (
+            settings.auth == "on"
+        )  # because a website that resolves to this service has neither token nor cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,7 +83,10 @@ class Guard:
     def _refusal(self, method: str, headers: Headers, accepted: Accepted) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if not self._allowed(host):
-            return 421, f"the Host header {host!r} is not a name of this service; add it to TUNER_ALLOWED_HOSTS if it should be"
+            return (
+                421,
+                f"the Host header {host!r} is not a name of this service; add it to TUNER_ALLOWED_HOSTS if it should be",
+            )
         if method in SAFE:
             return None
         origin = headers.get("origin")

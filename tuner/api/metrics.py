@@ -143,17 +143,23 @@ class _OfHost(Collector):
                 found["groups"].get("waiting", 0),
             ),
             ("tuner_idle_groups", "Warm worker groups that wait for a trial.", found["groups"].get("idle", 0)),
-            ("tuner_writer_queue", "Writes to the database that are waiting for the driver host's writer thread.", found["writer_queue"]),
+            ("tuner_writer_queue", "Database writes that wait for the host's writer thread.", found["writer_queue"]),
         ):
             yield GaugeMetricFamily(name, about, value=value)
         yield CounterMetricFamily(
             "tuner_gpu_seconds", "GPU seconds of training since the driver host started.", found["gpu_seconds"]
         )
         yield CounterMetricFamily(
-            "tuner_rank_seconds", "Seconds of training since the driver host started, summed over ranks.", found["rank_seconds"]
+            "tuner_rank_seconds",
+            "Seconds of training since the driver host started, summed over ranks.",
+            found["rank_seconds"],
         )
         for name, key, about in (
-            ("tuner_report_seconds", "reports", "Seconds from the arrival of a report at the driver host to its commit."),
+            (
+                "tuner_report_seconds",
+                "reports",
+                "Seconds from the arrival of a report at the driver host to its commit.",
+            ),
             (
                 "tuner_verdict_seconds",
                 "verdicts",

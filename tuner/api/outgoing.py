@@ -45,7 +45,9 @@ def check_url(url: str, *, private: bool) -> None:
     if parts.scheme not in ("http", "https") or not host:
         raise SpecError("expected a URL such as https://example.com/hook", "/url")
     if parts.username is not None or parts.password is not None:
-        raise SpecError("a URL with a user or a password is not allowed; let the receiver check the signature instead", "/url")
+        raise SpecError(
+            "a URL with a user or a password is not allowed; let the receiver check the signature instead", "/url"
+        )
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

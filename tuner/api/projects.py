@@ -38,7 +38,9 @@ FILTERED = frozenset(
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
-    "lease": lambda store, found: None,  # not looked up, because the driver finds a lease only together with its experiment
+    "lease": lambda store, found: (
+        None
+    ),  # not looked up, because the driver finds a lease only together with its experiment
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
