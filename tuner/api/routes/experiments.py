@@ -123,7 +123,7 @@ def list_experiments(
         list[str] | None,
         Query(
             max_length=20,
-            description="only experiments with this tag, written as key or key=value; repeat the parameter to require several tags",
+            description="only experiments with this tag, written as key or key=value; if repeated, with all of these tags",
             examples=[["team=vision"]],
         ),
     ] = None,

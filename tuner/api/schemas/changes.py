@@ -60,7 +60,7 @@ class Changes(Model):
     reset: Annotated[
         bool,
         Field(
-            description="true if too much has changed for one message: the lists are empty, and the client must read everything again"
+            description="true if too much has changed: the lists are empty, and the client must read everything again"
         ),
     ]
     experiment: Annotated[

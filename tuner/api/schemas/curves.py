@@ -112,8 +112,8 @@ COLUMNS = "application/vnd.tuner.curves"
 """The media type of the bytes that `as_columns` returns."""
 
 COLUMNS_WORDS = (
-    "a binary form of the JSON response, which is faster to write and to read; it is sent if Accept names this media type, as the "
-    "web UI does. It has four parts: the length of the head (uint32); the head; the y of all points (float64; NaN: not finite); "
+    "a binary form of the JSON response, faster to write and to read; it is sent if Accept names this media type, as the web UI "
+    "does. It has four parts: the length of the head (uint32); the head; the y of all points (float64; NaN: not finite); "
     "the x of all points (int32 or float64, as `x_type` of the head says). The head is the JSON response, padded with spaces; in "
     "place of x and y, each segment has `count`, the number of its points. The points are in the order of the segments in the "
     "head. All numbers are little-endian"

@@ -28,7 +28,8 @@ class Decision(shown(DecisionRecord)):  # type: ignore[misc]
     state: Annotated[
         Literal["pending", "done", "superseded"],
         Field(
-            description="pending: not carried out yet; done: carried out by the driver; superseded: replaced by a later decision before that"
+            description="pending: not carried out yet; done: carried out by the driver; superseded: replaced by another decision "
+            "before it was carried out"
         ),
     ]
 

@@ -45,7 +45,7 @@ class Finished(Model):
 
 
 class Best(Model):
-    """The best of all reports that satisfy the constraints. If the spec's scope is "last", only each trial's last report counts."""
+    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered."""
 
     trial_id: str
     trial_number: int
@@ -87,7 +87,8 @@ class Resolved(Model):
     scheduler: Annotated[
         Json,
         Field(
-            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the choice'
+            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            "the scheduler that was chosen"
         ),
     ]
     search: Annotated[
@@ -134,7 +135,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     assumed: Annotated[
         Json,
         Field(
-            description="parameter that was added later -> the value that it is assumed to have in trials of earlier search spaces"
+            description="parameter that was added later -> the value that it is assumed to have in trials of earlier spaces"
         ),
     ]
     search: Annotated[Json, Field(description="the searcher as in the spec; `resolved` has the one that is used")]
@@ -290,10 +291,13 @@ class DryRun(Model):
     scheduler: Annotated[
         Json,
         Field(
-            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the choice'
+            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            "the scheduler that was chosen"
         ),
     ]
-    search: Annotated[Json, Field(description='the searcher with all its options; "auto" is replaced by the choice')]
+    search: Annotated[
+        Json, Field(description='the searcher with all its options; "auto" is replaced by the searcher that was chosen')
+    ]
     notes: Annotated[
         list[str], Field(description="why the scheduler, the searcher and other defaults were chosen, in words")
     ]

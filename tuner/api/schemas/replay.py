@@ -27,7 +27,7 @@ class ReplayRequest(Model):
     search: Annotated[
         str | Json | None,
         Field(
-            description="the searcher, as in a spec, which chooses among the recorded configurations; null: their original order"
+            description="the searcher, as in a spec; for each proposal, the nearest recorded trial is taken; null: the recorded order"
         ),
     ] = None
     max_concurrent_trials: Annotated[
@@ -105,13 +105,13 @@ class Replay(Model):
     search: Annotated[
         Json | None,
         Field(
-            description="the searcher of the replay; null: trials start in the recorded order, or the scheduler proposes them"
+            description="the searcher; null: trials start in the recorded order, or the scheduler proposes configurations"
         ),
     ]
     saved: Annotated[
         float,
         Field(
-            description="the share of the experiment's reports that the replay does without; an upper bound if trials are censored"
+            description="the share of the experiment's reports that the replay saves; an upper bound if trials are censored"
         ),
     ]
     censored: Annotated[

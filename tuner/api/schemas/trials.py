@@ -196,7 +196,7 @@ class TrialSample(Model):
     trained: Annotated[
         int | None,
         Field(
-            description="the iterations of all completed and stopped trials together, at most max_t for each; null if there is no "
+            description="the iterations of all completed and stopped trials together, at most max_t for each; null without a "
             "max_t"
         ),
     ]
