@@ -56,7 +56,7 @@ KNOWN_S = 5.0
 """Seconds for which a token that was found in the database is cached. A revoked token still works for up to this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""How many failed attempts to sign in are allowed per address, and in how many seconds."""
+"""The number of failed attempts to sign in that are allowed per address within a period, and this period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 

@@ -49,7 +49,7 @@ CLAIM_S = 60.0
 """Seconds for which no other service sends a delivery that a service has claimed. An attempt takes less time than this."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
-"""How many deliveries may be sent at the same time: to all webhooks together, and to each webhook."""
+"""The number of deliveries that may be sent at the same time: to all webhooks together, and to each webhook."""
 
 SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
 """The headers that each delivery has."""

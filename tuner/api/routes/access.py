@@ -34,7 +34,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Who sends the request, what they may do, and whether the service requires a token."""
+    """Information on the caller: their name, their role, and whether the service requires a token of them."""
 
     required: Annotated[bool, Field(description="true if the service requires a token")]
     name: Annotated[

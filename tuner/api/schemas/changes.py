@@ -47,7 +47,7 @@ class Improvement(Model):
 
 
 class Changes(Model):
-    """What has changed in an experiment since an entry of its log: the current state of changed rows, and the new reports.
+    """The changes of an experiment since an entry of its log: the current state of changed rows, and the new reports.
 
     Each row replaces the row with the same id that the client already has. Decisions are identified by their `seq`, and
     segments by their trial and ordinal.

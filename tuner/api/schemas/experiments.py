@@ -283,7 +283,7 @@ class Configuration(Model):
 
 
 class DryRun(Model):
-    """What the experiment of a spec would do, with all defaults and the choices that tuner makes."""
+    """A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes."""
 
     name: str
     metric: str

@@ -45,7 +45,7 @@ class ForecastMore(Model):
 
 
 class Forecast(Model):
-    """A forecast of how an experiment goes on after its newest event.
+    """A forecast of an experiment from its newest event to its end.
 
     It is based on recorded searches, and on how much they still improved at the same stage.
     """

@@ -27,7 +27,7 @@ class ReplayRequest(Model):
     search: Annotated[
         str | Json | None,
         Field(
-            description="the searcher, as in a spec; each proposal stands for the nearest recorded trial; null: the recorded order"
+            description="the searcher, as in a spec; for each proposal the nearest recorded trial is used; null: recorded order"
         ),
     ] = None
     max_concurrent_trials: Annotated[

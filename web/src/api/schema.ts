@@ -1446,7 +1446,7 @@ export interface components {
         };
         /**
          * Changes
-         * @description What has changed in an experiment since an entry of its log: the current state of changed rows, and the new reports.
+         * @description The changes of an experiment since an entry of its log: the current state of changed rows, and the new reports.
          *
          *     Each row replaces the row with the same id that the client already has. Decisions are identified by their `seq`, and
          *     segments by their trial and ordinal.
@@ -2115,7 +2115,7 @@ export interface components {
         };
         /**
          * DryRun
-         * @description What the experiment of a spec would do, with all defaults and the choices that tuner makes.
+         * @description A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes.
          */
         DryRun: {
             /**
@@ -2563,7 +2563,7 @@ export interface components {
         };
         /**
          * Forecast
-         * @description A forecast of how an experiment goes on after its newest event.
+         * @description A forecast of an experiment from its newest event to its end.
          *
          *     It is based on recorded searches, and on how much they still improved at the same stage.
          */
@@ -3662,7 +3662,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Who sends the request, what they may do, and whether the service requires a token.
+         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
          */
         Session: {
             /**
@@ -5336,7 +5336,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description the searcher, as in a spec; each proposal stands for the nearest recorded trial; null: the recorded order
+             * @description the searcher, as in a spec; for each proposal the nearest recorded trial is used; null: recorded order
              * @default null
              */
             search: string | {
