@@ -138,7 +138,7 @@ class Checkpoint:
             return False
         try:
             where = place(self.path)
-        except CheckpointError:  # the path begins with an environment variable that is set only on the checkpoint's node
+        except CheckpointError:  # the path begins with a variable of the environment of the checkpoint's node
             return True
         return where.local and where.beside(_MARKER).read() is None
 
@@ -264,7 +264,7 @@ def is_here(uri: str) -> bool:
     """Return whether this process can reach any part of a checkpoint, even if it is damaged or partly deleted."""
     try:
         where = place(uri)
-    except CheckpointError:  # the path begins with an environment variable that is set only on another node
+    except CheckpointError:  # the path begins with a variable of another node's environment
         return False
     if where.local:
         return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))

@@ -274,7 +274,7 @@ class Pool:
         while (found := self._admission.next(now, self._warm.idle[::-1])) is not None:
             waiter, at = found
             idle = self._warm.usable(waiter, at)
-            if waiter.admitted_at is not None:  # Ray has not placed the waiter's group, but now a warm group is free for it
+            if waiter.admitted_at is not None:  # Ray has not placed the waiter's group, but a warm group is free now
                 assert idle is not None
                 self._use_idle(idle, waiter)
                 waiter.warm.set_result(idle)

@@ -205,7 +205,7 @@ class Workers:
             ready, _ = ray.wait([*pending, heard], timeout=min(1.0, max(0.0, give_up - time.monotonic())))
             for ref in ready:
                 if ref == heard:
-                    with contextlib.suppress(ray.exceptions.RayError):  # if rank 0 has ended, its reference in `refs` says so
+                    with contextlib.suppress(ray.exceptions.RayError):  # `refs` tells if rank 0 has ended
                         _say(ray.get(heard))
                     heard = leader.output.remote(_POLL_S)
                     continue

@@ -40,7 +40,7 @@ class Launch:
     start_iteration: int = 0
     checkpoint: CheckpointInfo | None = None  # the checkpoint to start from
     code: CodeRef
-    space: Mapping[str, Any] | None = None  # the search space as JSON; if None, the slashes in `params` define the config
+    space: Mapping[str, Any] | None = None  # the search space as JSON; if None, slashes in `params` nest the config
     space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)

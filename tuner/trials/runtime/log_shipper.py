@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""How many new bytes of a log are sent at a time while the rank trains. If there are more, the newest are sent."""
+"""The number of new bytes that are sent at a time while the rank trains. If there are more, the newest are sent."""
 REST_BYTES = 16 << 10
-"""If at most this many bytes of a log are unsent when the segment ends, they are sent with the rank's result."""
+"""The rest of a log is sent with the rank's result if it has at most this many bytes."""
 _CHUNKS_AT_ONCE = 4
 _ATTEMPTS = 3  # attempts to send the remaining parts of a log when the segment has ended
 
