@@ -78,7 +78,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
     """Return the scheduler described by ``{"type": ..., option: value, ...}``.
 
     Raises:
-        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
+        SpecError: the type or an option is unknown, or a value is wrong. The error's pointer begins with `pointer`.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, got {data!r}', pointer)
@@ -88,7 +88,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
 
 
 def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
-    """Return the scheduler that Python code passed.
+    """Return the scheduler that is meant by an argument from Python code.
 
     `argument` may be a Scheduler, a name, a dict as for `from_json`, or one of Ray Tune's schedulers.
     """

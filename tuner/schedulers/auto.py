@@ -32,15 +32,15 @@ def resolve(
     """Return the scheduler, the searcher and the reason for choosing them.
 
     Args:
-        context: the experiment.
-        saves_checkpoints: True or False if it is known whether the trainable saves checkpoints, else None.
+        context: the facts about the experiment.
+        saves_checkpoints: whether the trainable saves checkpoints; None if that is not known.
         objectives: how many objectives the experiment has.
         searcher_given: True if the user named a searcher.
-        searcher: the type of that searcher.
+        searcher: the type of the searcher that the user named.
 
     Returns:
-        The scheduler, before `setup`; the JSON form of the searcher to use if the user named none; the reason, for the
-        experiment's log.
+        The scheduler, whose `setup` is still to be called; the JSON form of the searcher to use if the user named none; and the
+        reason to write to the experiment's log.
     """
     kind, search, why = _choice(
         context, saves_checkpoints, objectives, searcher if searcher_given else None, searcher_given

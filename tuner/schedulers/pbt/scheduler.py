@@ -295,14 +295,15 @@ class PopulationBasedTraining(Scheduler):
         return len(trials) < (self.context.num_samples or 0) or any(can_resume(trials[number]) for number in paused)
 
     def _quantile(self) -> int:
-        """Return the number of members in the top quantile. The bottom quantile has the same number."""
+        """Return the number of members in the top quantile, which is also the number in the bottom quantile."""
         size = len(self.state.ranking)
         return min(math.ceil(size * self.quantile_fraction), size // 2)
 
     def _in_bottom(self, trial: int) -> bool:
         """Return True if a member that is judged alone belongs to the bottom quantile.
 
-        Among members with equal scores, it counts as the worst, so that some members explore even if all scores are equal.
+        Among members with equal scores, this member counts as the worst, so that some members explore even if all scores are
+        equal.
         """
         worse = self.state.ranking.bisect_left((self.state.scores[trial], -1))  # trial numbers are above -1
         return bool(worse < self._quantile())
@@ -333,7 +334,7 @@ class PopulationBasedTraining(Scheduler):
         return dict(sorted(donors.items(), key=lambda item: item[1] is None))
 
     def _carried(self, donor: Trial) -> Mapping[str, Any]:
-        """Return the donor's configuration in the present space. Numbers out of range are moved to the nearest bound."""
+        """Return the donor's configuration in the current space. Numbers out of range are moved to the nearest bound."""
         revisions = self.context.revisions
         return (
             donor.params

@@ -69,7 +69,7 @@ class ExpectedImprovementStopper(Stopper):
         return f"{more}, which is below {shown(self.least)}; {best}"
 
     def _gain(self) -> Gain | None:
-        """Return the expected gain of the next `hours`, or None if it is not known yet."""
+        """Return the expected gain of the next `hours` of training, or None if it cannot be forecast yet."""
         state: ExpectedImprovementStopper.State = self.state
         more = self.hours * HOUR_S / (self.context.gpus or 1.0)
         if more > (FACTORS[-1] - 1) * state.total:

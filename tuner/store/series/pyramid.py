@@ -65,7 +65,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest counts."""
+    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest is taken."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -106,14 +106,14 @@ class _Open:
 
     def __init__(self, rows: int = 0, last_no: int = 0, points: list[Row] | None = None) -> None:
         self.rows = rows  # the number of complete rows of level 1
-        self.last_no = last_no  # the number of its newest report
+        self.last_no = last_no  # the number of the segment's newest report
         self.points: list[Row] = points or []  # the points that are not in these rows
 
 
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    It keeps in memory the points of running segments that no row covers yet. If it does not know a segment, it reads them.
+    The points of running segments that no row covers yet are kept in memory. They are read if a segment is not in memory.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -121,7 +121,7 @@ class Pyramid:
         self._open: dict[int, _Open] = {}
 
     def opened(self, segment: int) -> None:
-        """Register a new segment. This saves two queries."""
+        """Register a new segment, which saves the two queries for its stored buckets and points."""
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
@@ -202,7 +202,7 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 def fill(cursor: Any) -> None:
     """Write the buckets of all points, in a database that has no buckets yet.
 
-    The migration that adds the table calls this function. So the function must use only columns that the tables had then.
+    The migration that adds the table `metric_bucket` calls this function, so it must use only columns that the tables had then.
     """
     for experiment, segment, ended_at, last_no in cursor.rows(
         """SELECT t.experiment_id, s.id, s.ended_at, (SELECT MAX(p.report_no) FROM metric_key k CROSS JOIN metric_point p

@@ -1983,12 +1983,12 @@ export interface components {
         Decision: {
             /**
              * Seq
-             * @description its place in the log
+             * @description the position of the decision in the log
              */
             seq: number;
             /**
              * Trial Number
-             * @description the number of the trial that it is about
+             * @description the number of the trial that the decision is about
              */
             trial_number: number | null;
             /**
@@ -2207,12 +2207,12 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
+             * @description python or api: where the experiment was created; study: driven by ask and tell; adopted: created in Python, now driven by a service
              */
             source: string;
             /**
              * Project
-             * @description the project it belongs to
+             * @description the project of the experiment
              */
             project: string;
             /**
@@ -2222,22 +2222,22 @@ export interface components {
             last_event_seq: number;
             /**
              * No Best
-             * @description why `best` is null although trials have reported
+             * @description why `best` is null although trials have reported; otherwise null
              */
             no_best: string | null;
             /**
              * Gpu Hours
-             * @description GPU hours that its trials have used, as of its newest event
+             * @description GPU hours that the experiment's trials have used, as of its newest event
              */
             gpu_hours: number;
             /**
              * Gpu Hours Saved
-             * @description GPU hours that its stopped trials would have used to go on to max_t, each at its own pace
+             * @description GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace
              */
             gpu_hours_saved: number;
             /**
              * Cpu Hours
-             * @description CPU hours that were reserved for its trials, as of its newest event
+             * @description CPU hours that were reserved for the experiment's trials, as of its newest event
              */
             cpu_hours: number;
             /**
@@ -2247,7 +2247,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why it failed, in words
+             * @description why the experiment failed, in words; null if it has not failed
              */
             error: string | null;
             /**
@@ -2258,27 +2258,27 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when it started; null before
+             * @description when the experiment started; null until then
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the experiment reached its final state
              */
             ended_at: string | null;
             /**
              * Revision
-             * @description counts the changes by PATCH; its ETag begins with it
+             * @description the number of changes by PATCH; the experiment's ETag begins with this number
              */
             revision: number;
             /**
              * Archived At
-             * @description when it was archived; null if it is not archived
+             * @description when the experiment was archived; null if it is not archived
              */
             archived_at: string | null;
             /**
              * Thinned At
-             * @description when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
+             * @description when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
              */
             thinned_at: string | null;
             /**
@@ -2784,7 +2784,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -3402,7 +3402,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker: {
                 [key: string]: number;
@@ -3429,7 +3429,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -3467,7 +3467,7 @@ export interface components {
             id: string;
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3478,41 +3478,41 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 if without a checkpoint
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Checkpoint Id
-             * @description the checkpoint that it started from, if any
+             * @description the checkpoint that the segment started from, if any
              */
             source_checkpoint_id: string | null;
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Placement
-             * @description the nodes and devices of its ranks
+             * @description the nodes and devices of the segment's ranks
              */
             placement: {
                 [key: string]: unknown;
             };
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3523,22 +3523,22 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
         };
@@ -3549,7 +3549,7 @@ export interface components {
         SegmentItem: {
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3560,34 +3560,34 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 if without a checkpoint
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description the segment of that trial that saved it
+             * @description the segment of that trial that saved the source checkpoint
              */
             source_ordinal: number | null;
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3598,22 +3598,22 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
             /**
@@ -3924,21 +3924,21 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
@@ -3955,7 +3955,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -3965,7 +3965,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -3977,29 +3977,29 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
             /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
             /** @description the trial's newest usable checkpoint */
@@ -4012,12 +4012,12 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
@@ -4058,21 +4058,21 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
@@ -4089,7 +4089,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -4099,7 +4099,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4111,29 +4111,29 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
             /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
             /** @description the trial's newest usable checkpoint */
@@ -4146,12 +4146,12 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
@@ -4253,7 +4253,7 @@ export interface components {
         UsageSeries: {
             /**
              * Segment
-             * @description the ordinal of the segment
+             * @description the ordinal of the segment within its trial
              */
             segment: number;
             /**
@@ -4268,7 +4268,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU use since the previous sample, or the segment's start; 100 is one core
+             * @description CPU use since the previous sample or the segment's start, in per cent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4278,17 +4278,17 @@ export interface components {
             rss_bytes: number[];
             /**
              * Gpu Bytes
-             * @description allocated by torch; null if no GPU is in use
+             * @description GPU memory that torch has allocated; null if no GPU is in use
              */
             gpu_bytes: (number | null)[];
             /**
              * Gpu Reserved Bytes
-             * @description reserved by torch; null if no GPU is in use
+             * @description GPU memory that torch has reserved; null if no GPU is in use
              */
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description the share of time that its GPUs were busy, in per cent
+             * @description how much of the time the rank's GPUs were busy, in per cent
              */
             gpu_percent: (number | null)[];
         };
@@ -4369,13 +4369,13 @@ export interface components {
             storage: string | null;
             /**
              * Frequency
-             * @description reports between checkpoints; null: only when a checkpoint is needed
+             * @description number of reports from one checkpoint to the next; null: save only when a checkpoint is needed
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after a checkpoint until the next milestone saves another one, which limits the loss of a crash; null: never
+             * @description seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -4410,25 +4410,25 @@ export interface components {
             pickle: string;
             /**
              * Python
-             * @description the version of Python that pickled it
+             * @description the version of Python that pickled the function
              * @example 3.12.1
              */
             python: string;
             /**
              * Packages
-             * @description versions of the packages that it may depend on; only recorded
+             * @description versions of packages that the function may depend on; they are only recorded
              */
             packages?: {
                 [key: string]: string;
             };
             /**
              * Sys Path
-             * @description folders in which ranks look for modules, if their machine has them
+             * @description folders in which ranks look for modules, if these folders exist on their machines
              */
             sys_path?: string[];
             /**
              * Working Dir
-             * @description the directory of the script, which scaling.working_dir may use
+             * @description the directory of the script that sent the function; scaling.working_dir may use it
              * @default
              */
             working_dir: string;
@@ -4464,7 +4464,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -4512,7 +4512,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker?: {
                 [key: string]: number;
@@ -4539,7 +4539,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -4588,7 +4588,7 @@ export interface components {
         Spec: {
             /**
              * Name
-             * @description null: the name of the entrypoint's function
+             * @description the name of the experiment; null: the name of the entrypoint's function
              * @default null
              */
             name: string | null;
@@ -4665,7 +4665,7 @@ export interface components {
             };
             /**
              * Points To Evaluate
-             * @description configurations to try first, flat
+             * @description configurations to try first, each as a flat mapping
              * @example [
              *       {
              *         "lr": 0.1,
@@ -4735,7 +4735,7 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @description where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do what the experiment asks for, otherwise Ray
              * @default auto
              * @enum {string}
              */
@@ -4748,7 +4748,7 @@ export interface components {
             warm_start: "auto" | string[] | null;
             /**
              * Project
-             * @description the project it belongs to; tokens may be limited to one project
+             * @description the project that the experiment belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
@@ -5251,7 +5251,7 @@ export interface components {
             notes: string | null;
             /**
              * Tags
-             * @description tags to set; null removes one
+             * @description tags to set; a tag with the value null is removed
              * @default null
              * @example {
              *       "old": null,
@@ -5283,7 +5283,7 @@ export interface components {
             weight: number | null;
             /**
              * Limits
-             * @description limits to replace; the others keep their values; running ranks keep their old limits until they restart
+             * @description limits to replace; other limits keep their values; running ranks keep the old limits until they restart
              * @default null
              * @example {
              *       "max_concurrent_trials": 4,
@@ -5295,7 +5295,7 @@ export interface components {
             } | null;
             /**
              * Space
-             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the parameter's old one. New trials are proposed in the new space; existing trials keep their configurations
              * @default null
              * @example {
              *       "lr": {
@@ -5311,7 +5311,7 @@ export interface components {
             } | null;
             /**
              * Assume
-             * @description path of a new parameter -> the value that it had in the trials so far; null excludes their results from the search
+             * @description path of a new parameter -> the value that it had in the trials so far; null excludes the results of those trials from the search
              * @default null
              * @example {
              *       "dropout": 0
