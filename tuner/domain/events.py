@@ -54,7 +54,7 @@ class _SegmentEvent(_Event, _OfSegment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Event):
-    """A driver has taken over the experiment. Everything that ran under the earlier driver has ended."""
+    """A driver has taken over the experiment. All segments that ran under the previous driver have ended."""
 
     KIND = "driver_started"
     epoch: int

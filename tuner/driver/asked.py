@@ -185,7 +185,7 @@ class AskedDriver:
             raise TunerError(f"the study is no longer driven: {self._error}") from self._error
 
     def ask(self, timeout_s: float) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Return a segment to train, or None once the experiment has ended or is paused.
+        """Return a segment to train, with its trial; None once the experiment has ended or is paused.
 
         Raises:
             Conflict: no segment became available within `timeout_s`, because other trials have to report or end first.

@@ -83,7 +83,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
-            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit it by num_samples or "
+            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit the search by num_samples or "
             "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))

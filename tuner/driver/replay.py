@@ -68,8 +68,8 @@ class Totals:
     Attributes:
         trials: number of trials that were started.
         reports: reports of all trials together, including those that were repeated because a trial started over.
-        training_s: seconds of training of all trials together, without their starts.
-        duration_s: seconds from the first start to the end.
+        training_s: seconds of training of all trials together, without the time that the trials took to start.
+        duration_s: seconds from the start of the first trial to the end of the search.
         best_trial: the number that the best trial had in the experiment; None if no trial has a value within the constraints.
         best_value: the value of the best trial.
     """

@@ -272,7 +272,7 @@ class VirtualLoop:
         return self.core.verdict(events[-1].ref) if events and events[-1].waits else None
 
     def run(self) -> None:
-        """Drive the experiment until it has ended or no coroutine is left."""
+        """Drive the experiment until it has ended, or until no coroutine is left to wake."""
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s

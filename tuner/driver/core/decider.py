@@ -155,7 +155,7 @@ class Decider:
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
     def after_fact(self, fact: Fact) -> Iterable[Decision]:
-        """Return the scheduler's decisions about a fact. Each is left out if it no longer applies when it is its turn.
+        """Return the scheduler's decisions about a fact. A decision that no longer applies when it is taken is left out.
 
         The scheduler may be the user's own, or call a function of the user. If it raises, the experiment fails, because
         the scheduler would raise again under the next driver.

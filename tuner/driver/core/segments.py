@@ -92,7 +92,7 @@ class Segments:
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
         """Record that the ranks have entered the training function. Return False if a verdict is already ending the segment.
 
-        This is known from `SegmentStarted`, or from the first report if that arrives earlier.
+        The driver learns this from `SegmentStarted`, or from the first report if that arrives earlier.
         """
         segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""
@@ -106,8 +106,8 @@ class Segments:
     def leave(trial: Trial, how: Leave) -> Interrupt | None:
         """Begin to end the trial's open segment, if it has one. Return the interrupt for the ranks, if one is needed.
 
-        None is needed if the ranks already wait for a verdict, or if a verdict is already ending the segment. A stop replaces
-        an earlier verdict, because the trial will not continue.
+        No interrupt is needed if the ranks already wait for a verdict, or if a verdict is already ending the segment. A stop
+        replaces an earlier verdict, because the trial will not continue.
         """
         segment = trial.segment
         if segment is None or not segment.open:

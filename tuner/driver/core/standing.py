@@ -74,7 +74,7 @@ class Standing:
         return trial.best_mark if trial.feasible is not False else None
 
     def best_trial(self, trials: Population) -> Trial | None:
-        """Return the trial with the best report (with scope="last", the best last report); None if no trial has one."""
+        """Return the trial with the best report (with scope="last", the best last report) within the constraints, or None."""
         if not self._by_last:
             return trials[self.best[1]] if self.best is not None else None
         marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]

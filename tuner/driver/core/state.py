@@ -464,7 +464,7 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Record that a user wants to pause the trial, and make the ranks wait soon: it can be paused only while they wait."""
+        """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"

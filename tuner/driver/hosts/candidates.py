@@ -117,7 +117,7 @@ class Candidates:
                     yield record
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead although its lease has not expired; nothing if called too soon again."""
+        """Return the experiments whose driver is dead although its lease has not expired. Search only every `LEASES_S`."""
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()

@@ -1,10 +1,10 @@
 """Start Ray without the helper processes that this project does not need.
 
-Besides its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
-monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for runtime environments.
-The raylet accepts no work before both agents are up. This project needs only the agent for runtime environments, so
-`without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the raylet that the agent is
-not in use, as Ray's own agent does if the dashboard is not installed.
+Besides the GCS server and the raylet, Ray starts five Python processes on a head node, and each of them imports Ray: the
+autoscaler, the log monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for
+runtime environments. The raylet accepts no work before both agents are up. This project needs only the agent for runtime
+environments, so `without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the
+raylet that the agent is not in use, as Ray's own agent does if the dashboard is not installed.
 
 `python -m tuner.driver.hosts.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
