@@ -92,7 +92,7 @@ def sent(data: Any) -> CodeRecord | None:
 def _check_size(size: int, pointer: str) -> None:
     if size > MAX_BYTES:
         raise SpecError(
-            f"the pickled function has {size / 1e6:.0f} MB, and a service takes at most {MAX_BYTES / 1e6:.0f} MB: pass large "
+            f"the pickled function is {size / 1e6:.0f} MB, but a service takes at most {MAX_BYTES / 1e6:.0f} MB: pass large "
             "objects with tuner.with_parameters(train, data=...) and a storage that the workers can read",
             pointer,
         )

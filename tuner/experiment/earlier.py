@@ -58,8 +58,8 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
             theirs = Space.from_json(record.spec.space, opaque=True)
             if not may_fit(space, theirs):
                 missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
-                why = f": it does not have {', '.join(missing)}" if missing else ": a parameter has another type there"
-                raise SpecError(f"its space does not fit the one of {called!r}{why}")
+                why = f"it does not have {', '.join(missing)}" if missing else "a parameter has a different type"
+                raise SpecError(f"the space of {called!r} does not fit: {why}")
             named.append((record, theirs))
     return replace(spec, earlier=_learned(store, space, named))
 

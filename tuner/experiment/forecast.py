@@ -330,19 +330,21 @@ def _summary(
     metric = spec.objective.metric
     said = []
     if end is None:
-        said.append("its end is not known yet")
+        said.append("the end of the experiment is not known yet")
     else:
-        at = f"it ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
+        at = f"the experiment ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
         said.append(f"{at}, when {ENDED_BY[end.limit]}")
     if best is not None and found is not None:
         now = shown(spec.objective.score(found.score[-1]))
         said.append(
-            f"its best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
+            f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
     elif several:
         said.append("the best value is forecast only for one objective")
     elif end is not None:
-        said.append("its best value by then is not known yet: it has trained for less than a third of that time")
+        said.append(
+            "the best value by then is not known yet: the experiment has trained for less than a third of that time"
+        )
     if more is not None:
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"

@@ -1,4 +1,4 @@
-"""Create an experiment from the spec of another one, with changes."""
+"""Create an experiment from the spec of another experiment, with changes."""
 
 from __future__ import annotations
 

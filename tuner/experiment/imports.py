@@ -33,7 +33,7 @@ EPOCH = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTrial:
-    """A trial of another tool."""
+    """A trial that another tool has run."""
 
     params: Mapping[str, Any]  # flat, with the names of the search space
     began: float  # seconds since the epoch
@@ -90,8 +90,8 @@ def write(
     core = assemble(replace(spec, limits=replace(spec.limits, max_concurrent_trials=len(trials))), space)
     log = list(_log(trials, origin))
     why = (
-        f"the import from {origin} is not complete: it still runs, or it was interrupted. "
-        "Run the same import again; it replaces this experiment"
+        f"the import from {origin} is not complete: it is still running or was interrupted. "
+        "To replace this experiment, run the same import again"
     )
     _remove_incomplete(store, spec, origin)
     made = store.experiments.create(spec, code=code, source=IMPORTED, incomplete=why, now=begun)

@@ -70,7 +70,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A recommendation, and what it is based on.
+    """A recommendation, and the comparison on which it is based.
 
     Attributes:
         best: among the options that save training and lose at most 5 % on average, the option that saves the most; None if
@@ -92,7 +92,7 @@ def recommend(
     """Replay experiments under several schedulers and recommend one.
 
     Only replays without censored trials count, because their cost and result are known exactly. A trial is censored if the
-    scheduler would have trained it for longer than it was recorded.
+    replayed scheduler would have trained it for longer than it was recorded.
     """
     candidates = list(CANDIDATES if schedulers is None else schedulers)
     known: list[list[tuple[str, Replay]]] = [[] for _ in candidates]

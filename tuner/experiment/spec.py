@@ -393,7 +393,7 @@ def _plain_json(data: Any) -> dict[str, Any]:
 
 
 def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
-    """Replace a scheduler or searcher that is a name, such as "asha", by an object with this type."""
+    """Replace a scheduler or searcher that is a name, such as "asha", with an object of this type."""
     named = {name: {"type": plain[name]} for name in ("scheduler", "search") if isinstance(plain.get(name), str)}
     return {**plain, **named}
 

@@ -104,7 +104,7 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
 
 
 def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAction]:
-    """Return the actions that the state of a trial allows. `record` is its experiment.
+    """Return the actions that the state of a trial allows. `record` is the record of the trial's experiment.
 
     `fork` means a fork from the newest checkpoint. `checkpoint_actions` returns the actions of each checkpoint.
     """
@@ -119,7 +119,7 @@ def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAct
 
 
 def checkpoint_actions(checkpoint: CheckpointRecord, record: ExperimentRecord) -> list[CheckpointAction]:
-    """Return the actions that the state of a checkpoint allows. `record` is its experiment."""
+    """Return the actions that the state of a checkpoint allows. `record` is the record of the checkpoint's experiment."""
     found: list[CheckpointAction] = []
     if checkpoint.state == "ready" and can_take_trials(record) and not _is_at_end(record, checkpoint.step):
         found.append("fork")
@@ -177,7 +177,7 @@ def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Enqueue trials. Also ask the experiment to continue, because it can end before its driver reads the commands."""
+    """Enqueue trials. Also add a command to continue, because the experiment can end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
         record.id,

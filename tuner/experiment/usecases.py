@@ -258,7 +258,7 @@ def amend_experiment(
         if "space" in changes:
             if record.source == "study":
                 raise Conflict(
-                    f"{record.public_id} is driven by ask and tell; change the space in the script that asks"
+                    f"{record.public_id} is driven by ask and tell; change the space in the script that calls ask"
                 )
             check_verb("continue", record)
         store.experiments.change(record.id, changes, revision=read, commands=_amendment(record.spec, changes))

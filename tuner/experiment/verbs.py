@@ -184,7 +184,7 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:
-    """Return the actions that the current state of an experiment allows, for a menu."""
+    """Return the actions that the current state of an experiment allows, such as for a menu."""
     found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
     found += ["edit", "fork"]
     if can_take_trials(record):

@@ -56,7 +56,7 @@ class ASHAScheduler(SuccessiveHalving):
             return ()
         rank = len(rung) - rung.bisect_right(entry) + 1
         if entry < fact.score:
-            why = f"it violates the constraints, and trials within them come first; {rank_of(rank, len(rung), count)}"
+            why = f"it violates the constraints, and trials that satisfy them come first; {rank_of(rank, len(rung), count)}"
         else:
             why = below_the_cut(context.objective, fact.score, cut, rank, len(rung))
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)

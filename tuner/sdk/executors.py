@@ -35,7 +35,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     """
     if spec.executor == "agents":
         raise SpecError(
-            "agents ask a service for trials: create the experiment there (`tuner docs agents`)", "/executor"
+            "agents ask a service for trials: create the experiment on a service (`tuner docs agents`)", "/executor"
         )
     if spec.executor == "ray":
         return Choice(False, "trials run on Ray: executor is 'ray'")
@@ -47,7 +47,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
     if reason is not None:
         return Choice(False, f"trials run on Ray: {reason}")
-    why = "each is one process that asks for CPUs only, and the script does not use Ray"
+    why = "each trial is one process that asks for CPUs only, and the script does not use Ray"
     return Choice(True, f"trials run in processes of this machine, without Ray: {why}")
 
 

@@ -244,7 +244,7 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the results of a trial. Leave out an incomplete last line, which a killed Ray may leave."""
+    """Return the results of a trial. Leave out a last line that is incomplete because Ray was killed."""
     rows = []
     for line in path.read_text().splitlines():
         try:

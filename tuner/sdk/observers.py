@@ -85,7 +85,7 @@ class Call(NamedTuple):
 
 
 class Reader:
-    """Turns log entries into calls. Its trials have the state that they had at the last entry that was read."""
+    """Turns log entries into calls. Callbacks see trials in the state that they had at the last entry that was read."""
 
     def __init__(self, experiment: ExperimentRecord) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed

@@ -125,7 +125,7 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
 
 
 def history(search: Search, metric: str | None = None) -> Figure:
-    """Draw the value of each trial in the order in which they were created, and the best value so far."""
+    """Draw the values of the trials in the order in which the trials were created, and the best value so far."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)

@@ -142,7 +142,7 @@ class Progress:
             print(text, file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
-        """Show what is new. While the database or the service is unreachable, nothing is new, and the search continues."""
+        """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
         if not self.show:
             return
         try:

@@ -353,16 +353,17 @@ class Result:
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``.
+        """Return a data frame with a row for each trial, or for each report if `history` is true.
 
-        If the search has constraints, the column `feasible` tells whether the trial or report satisfies them.
-        If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining points, and warns.
+        Configurations are in columns such as ``config/lr``. If the search has constraints, the column `feasible` tells whether
+        the trial or report satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns
+        the remaining points, and warns.
         """
         import pandas as pd  # takes a second to load
 
         if history and self._thinned_at is not None:
-            why = explanation(self._thinned_at, "a frame of every report")
-            warnings.warn(f"{self.experiment_id}: {why}; this frame has those that are left", stacklevel=2)
+            why = explanation(self._thinned_at, "a data frame of every report")
+            warnings.warn(f"{self.experiment_id}: {why}; this data frame has the points that are left", stacklevel=2)
 
         rows: list[dict[str, Any]] = []
         for trial in self.trials:

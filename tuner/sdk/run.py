@@ -259,7 +259,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 
 def _earlier(warm_start: Any) -> Any:
-    """Return `warm_start` in the form of a spec: results are replaced by the ids of their experiments."""
+    """Return `warm_start` in the form that a spec has: with the ids of experiments in place of `Result` objects."""
     if warm_start is None or warm_start == "auto":
         return warm_start
     if isinstance(warm_start, str):
@@ -288,7 +288,7 @@ def resume(
         verbose: as for `run`.
 
     Raises:
-        Conflict: the experiment has ended, or several have this name. The message lists them.
+        Conflict: the experiment has ended, or several experiments have this name. The message lists them.
         NotFound: the database of this home has no such experiment.
     """
     settings, observers = Settings.from_env(), checked(callbacks)
@@ -449,7 +449,7 @@ def _drive_on_ray(
     """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
     if progress.show and not _connected():
         where = ray_address or settings.ray_address
-        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
+        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
@@ -482,7 +482,7 @@ def _drive_on_ray(
 def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
-    With `alone` (a private Ray on this machine), this is checked without starting Ray, which would take seconds.
+    With `alone` (a private Ray instance on this machine), this is checked without starting Ray, which would take seconds.
     """
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
@@ -512,7 +512,7 @@ def _connected() -> bool:
 
 
 def _on_own_ray() -> bool:
-    """Return True if this process is connected to a Ray that an earlier search started."""
+    """Return True if this process is connected to a Ray instance that an earlier search started."""
     kept = sys.modules.get("tuner.driver.hosts.kept")
     return kept is not None and kept.on_own_ray()
 

@@ -128,7 +128,9 @@ def create_study(
         elif not load_if_exists:
             raise Conflict(f"there is a study {name!r} already ({record.public_id}); load_if_exists=True continues it")
         elif differs := _differing(record, spec):
-            raise Conflict(f"the study {name!r} ({record.public_id}) has another {differs}; give this one another name")
+            raise Conflict(
+                f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"
+            )
         return Study(store, record)
     except BaseException:
         store.close()
@@ -217,7 +219,7 @@ class Study:
         )
 
     def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
-        """End a trial, like `trial.tell`: with its last metrics, or as failed if there is an `error`."""
+        """End a trial, as `trial.tell` does: with its last metrics, or as failed if `error` is given."""
         trial.tell(metrics, error)
 
     @property

@@ -121,7 +121,7 @@ class RaySearcher(Proposer):
 
 
 class _Live(Cache):
-    """The live searcher, and the trials whose results it knows."""
+    """The copy of the searcher that makes proposals, and the trials whose results it has been told."""
 
     def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from tuner.trials.training.weights import load_model, load_weights
 
 Format = Literal["safetensors", "torch_export", "onnx"]
 NEEDS: dict[str, tuple[str, ...]] = {"safetensors": ("safetensors",), "onnx": ("onnx", "onnxscript")}
-"""The libraries that a format needs apart from torch."""
+"""The libraries that each format needs besides torch."""
 FILES: dict[str, str] = {"safetensors": "model.safetensors", "torch_export": "model.pt2", "onnx": "model.onnx"}
 
 
@@ -122,7 +122,7 @@ def _check_rows(formats: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[s
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] < 2:
             raise SpecError(
-                f"a tensor has the shape {tuple(value.shape)}, and torch.export takes a single row for a fixed size: "
+                f"a tensor has the shape {tuple(value.shape)}, but torch.export treats a single row as a fixed size: "
                 "pass at least two rows, or dynamic_batch=False",
                 "/example_input",
             )
@@ -205,9 +205,7 @@ def _write_program(
             raise TunerError(
                 f"the exported program does not return the same values as {type(model).__name__}: {error}"
             ) from error
-    return (
-        "weights and code: `torch.export.load(file).module()`. It returned what the model returns for the example input"
-    )
+    return "weights and code: `torch.export.load(file).module()` returns what the model returned for the example input"
 
 
 def _write_onnx(path: Path, program: Any) -> str:

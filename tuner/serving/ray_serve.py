@@ -230,7 +230,7 @@ def _check_running(client: Any, token: str | None) -> None:
         here = isinstance(host, str) and host != "" and is_here(host)
     if token is None and not here:
         raise SpecError(
-            f"Ray Serve runs there already, and other machines may reach its host {host or '(unknown)'}: "
+            f"Ray Serve already runs on this cluster, and other machines may reach its host {host or '(unknown)'}: "
             "pass a token that callers must send",
             "/token",
         )

@@ -84,7 +84,7 @@ class Rollouts:
 
     @classmethod
     async def start(cls, find: Find, stage: Stage) -> Rollouts:
-        """Bring up the first model. If that fails, raise its error."""
+        """Bring up the first model. If the model fails, raise its error."""
         found = await asyncio.to_thread(find)
         return cls(find, stage, await stage.up(Release(1, found)))
 

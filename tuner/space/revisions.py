@@ -194,7 +194,7 @@ def _comparable(their: Parameter, mine: Parameter) -> bool:
 
 
 def _matched(their: Parameter, mine: Parameter) -> dict[int, int]:
-    """Return index of their category -> index of mine. Categories with equal labels are matched in order."""
+    """Return index of a category of their choice -> index of the same category of mine. Equal labels are matched in order."""
     names = {name: index for index, name in enumerate(_names(mine))}
     return {index: names[name] for index, name in enumerate(_names(their)) if name in names}
 

@@ -31,7 +31,7 @@ class Bundles:
                 cursor.execute(_TOUCH, (at(now), name, at(now)))
 
     def add(self, name: str, now: float | None = None) -> None:
-        """Record that a new bundle is stored."""
+        """Record that a new bundle has been stored."""
         with self._database.write() as cursor:
             cursor.execute(_NOTICE, (name, at(now)))
 

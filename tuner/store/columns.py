@@ -54,7 +54,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``best_value>=0.5``, ``state=running``, ``params.optimizer/lr<0.01`` or ``params.width?=[16, 32, null]``."""
+        """Parse a condition such as ``best_value>=0.5``, ``params.optimizer/lr<0.01`` or ``params.width?=[16, 32, null]``."""
         found = [(text.find(op), -len(op), op) for op in OPERATORS if op in text]
         if not found or min(found)[0] < 1:
             raise SpecError(f"expected NAME OPERATOR VALUE with one of {' '.join(OPERATORS)}, got {text!r}", "/where")
@@ -158,7 +158,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Bring the kept columns up to date with the log, and read the groups of the needed columns that are not kept yet."""
+        """Bring the kept columns up to date with the log, and read those of the `needed` columns that are not kept yet."""
         query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
         [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
         if public_id != self._public_id:  # after a backup is restored, another experiment can have this internal id

@@ -72,7 +72,7 @@ class Drivers:
         """Become the experiment's driver. If several drivers try at once, one succeeds.
 
         Returns:
-            The epoch, under which the driver must write.
+            The epoch under which the driver must write.
 
         Raises:
             Conflict: another owner's lease has not expired, or the experiment has ended and its driver has released it.
@@ -148,6 +148,6 @@ class Drivers:
 
 
 def _asked_for(*names: str) -> ColumnElement[bool]:
-    """Return an SQL condition: one of these commands is pending for the experiment."""
+    """Return an SQL condition that is true if one of these commands is pending for the experiment."""
     same = command.c.experiment_id == experiment.c.id
     return exists().where(same, command.c.state == "pending", command.c.command.in_(names))

@@ -124,7 +124,7 @@ class Experiments:
         return true() if self._project is None else experiment.c.project == self._project
 
     def _shown(self) -> Select[Any]:
-        """Select the experiments that this store shows."""
+        """Return a query for the experiments that this store shows."""
         return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
@@ -187,7 +187,7 @@ class Experiments:
         return found
 
     def _has(self, tag: str) -> ColumnElement[bool]:
-        """Return an SQL condition: the experiment has this tag. Tags are stored as JSON text."""
+        """Return an SQL condition that is true if the experiment has this tag. Tags are stored as JSON text."""
         key, given, value = tag.partition("=")
         part = f"{dumps(key)}:{dumps(value) if given else ''}"
         find = func.instr if self._database.backend == "sqlite" else func.strpos

@@ -36,7 +36,7 @@ class LogText:
 
 
 Loaded = list[tuple[int, bytes]]
-"""Offsets and contents, ascending and without overlap."""
+"""Parts of a log as (offset, content), in ascending order and without overlap."""
 
 
 def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText:
@@ -64,7 +64,7 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
 
 
 def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
-    """Return the range that starts at `offset` and has `limit` kept bytes, or all kept bytes if there are fewer."""
+    """Return the range of the log that starts at `offset` and contains `limit` kept bytes, or all kept bytes if fewer."""
     left = limit
     for start, end in merged((max(piece.start, offset), piece.end) for piece in pieces):
         if end - start >= left:
@@ -113,7 +113,7 @@ def _loaded(pieces: Sequence[Piece], window: Range) -> Loaded:
 
 
 def _last_lines(loaded: Loaded, lines: int) -> Loaded:
-    """Keep only the last lines. An unfinished line counts as a line."""
+    """Return only the last lines of the text. An unfinished line counts as a line."""
     found: Loaded = []
     wanted = lines + (1 if loaded and loaded[-1][1].endswith(b"\n") else 0)
     for start, content in reversed(loaded):

@@ -83,7 +83,7 @@ class Logs:
             return _ranges(cursor, experiment_id, segment, rank)
 
     def unfinished(self, experiment_id: int) -> list[OpenLog]:
-        """Return the incomplete logs of the segments that are running or were the last to end."""
+        """Return the incomplete logs of the segments that are running or were among the last to end."""
         with self._database.cursor() as (cursor, _):
             return _unfinished(cursor, experiment_id)
 
@@ -170,7 +170,7 @@ def _ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Ra
 
 
 def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
-    """Return the incomplete logs of segments that run or were among the last to end."""
+    """Return the incomplete logs of the segments that are running or were among the last to end."""
     found = []
     since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
     for segment, public_id, number, ordinal, placement in cursor.rows(_OPEN, (experiment, since)):
@@ -253,7 +253,7 @@ def _load(cursor: Cursor, row: _Row) -> bytes:
 
 
 def _content(pieces: Sequence[LogChunk]) -> bytes:
-    """Return the content of chunks that have no gaps between them. They may overlap."""
+    """Return the joined content of chunks that have no gaps between them. The chunks may overlap."""
     content = b""
     for piece in pieces:
         content += piece.content()[pieces[0].start + len(content) - piece.start :]

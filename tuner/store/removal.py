@@ -15,7 +15,7 @@ AT_ONCE = 200
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
-"""The tables with rows of an experiment, grouped by the object to which a row belongs. A test compares them with the schema."""
+"""The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
 
 DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""

@@ -212,7 +212,7 @@ class Webhooks:
         """Create a webhook. It gets the events that happen from now on.
 
         Raises:
-            SpecError: `objective.reached` has no threshold, there are too many webhooks, or this store does not show the
+            SpecError: `objective.reached` has no threshold, there are too many webhooks, or this store is limited to another
                 project.
         """
         if self._project not in (None, project):
@@ -410,7 +410,7 @@ class Webhooks:
             cursor.execute(_FAILED_ATTEMPT, values)
 
     def prune(self, before: float) -> int:
-        """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return their number.
+        """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return how many were deleted.
 
         Deliveries of `objective.reached` are kept, because they show that a webhook has already received this event.
         """
@@ -424,7 +424,7 @@ class Webhooks:
 
 def _check(events: Sequence[str], threshold: float | None) -> None:
     if "objective.reached" in events and threshold is None:
-        raise SpecError("objective.reached needs a threshold: the value at which to send it", "/threshold")
+        raise SpecError("objective.reached needs a threshold: the value at which to send the event", "/threshold")
 
 
 def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
@@ -479,7 +479,7 @@ def _shown_experiment(found: _Changed) -> dict[str, Any]:
 
 
 def _advance(cursor: Cursor, found: _Changed, place: _Place) -> bool:
-    """Move the cursor of an experiment. Return False if another process has moved the cursor meanwhile."""
+    """Move the cursor of an experiment to `place`. Return False if another process has moved it meanwhile."""
     if found.before is None:
         cursor.execute(_BEGIN, (found.id, *place))
     else:

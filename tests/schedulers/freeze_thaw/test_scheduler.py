@@ -817,7 +817,8 @@ def test_constraints_are_learned_and_kept_to(seed: int) -> None:
     said = [d.reason for d in done.decisions if isinstance(d, Pause) and "violates the constraints" in d.reason]
     assert said
     assert all(
-        "; it violates the constraints, so it counts as worse than those within them" in reason for reason in said
+        "; it violates the constraints, so it counts as worse than all trials that satisfy them" in reason
+        for reason in said
     )
 
 

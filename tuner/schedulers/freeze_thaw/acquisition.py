@@ -129,7 +129,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The random part of a decision."""
+    """The values that are drawn at random for a decision."""
 
     horizon: float
     goal: float
@@ -313,7 +313,7 @@ def _climbed(
     generator: np.random.Generator,
     quick: bool,
 ) -> tuple[Floats, Floats]:
-    """Return the ends of hill climbs and their values.
+    """Return the points at which hill climbs end, and the values of these points.
 
     The climbs begin at the best of these points: scattered points, neighbours of `top` (the points of the best trials),
     and `hints` with their neighbours. If `quick`, there are fewer climbs, and each has two steps.

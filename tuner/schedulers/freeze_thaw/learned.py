@@ -71,6 +71,6 @@ class Learned:
         if not 0 <= index < len(self.picks):
             return None
         params, names = self.picks[index]
-        where = f"the one that suits {', '.join(names)} best" if names else "one that suits them well on average"
+        where = f"the one that suits {', '.join(names)} best" if names else "one that suits all of them well on average"
         reason = f"started: one of the {len(self.picks)} configurations that cover the earlier experiments, {where}"
         return Start(params=dict(params), reason=reason)

@@ -318,7 +318,7 @@ class FreezeThawScheduler(Scheduler):
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
-        outside = "; it violates the constraints, so it counts as worse than those within them"
+        outside = "; it violates the constraints, so it counts as worse than all trials that satisfy them"
         why = self._reasons.paused(fact.t, winner) + outside * (trials[number].feasible_now is False)
         return (Pause(trial=number, reason=why),)
 

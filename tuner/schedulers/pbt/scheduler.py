@@ -65,10 +65,10 @@ class PbtState:
 class PopulationBasedTraining(Scheduler):
     """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
 
-    It continues from the checkpoint of that member, its donor, with a changed copy of the donor's configuration; see
-    `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the
-    members that have trained least come first. Only members with a checkpoint can be donors. If no member of the top
-    quantile has a checkpoint yet, the trial continues unchanged, and a note in the log says so.
+    The trial continues from the checkpoint of that member, its donor, with a changed copy of the donor's configuration; see
+    `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
+    that have trained least come first. Only members with a checkpoint can be donors. If no member of the top quantile has a
+    checkpoint yet, the trial continues unchanged, and a note in the log says so.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
@@ -367,8 +367,8 @@ class PopulationBasedTraining(Scheduler):
     def schedule_of(self, trial: int) -> list[dict[str, Any]]:
         """Return the configurations that led to this trial's current weights, oldest first, as JSON.
 
-        Each is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``. To
-        repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
+        Each item is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``.
+        To repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
         experiment in a database, `tuner.experiment.lineage` returns the same schedule.
         """
         moves: dict[int, list[Move]] = self.state.moves

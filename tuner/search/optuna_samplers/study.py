@@ -117,7 +117,7 @@ class Rows(InMemoryStorage):
             trials[trial.number] = trial
 
     def cut(self, study: int, length: int) -> None:
-        """Remove every trial from number `length` on."""
+        """Remove all trials whose numbers are `length` or above."""
         trials = self._studies[study].trials
         for trial in trials[length:]:
             del self._trial_id_to_study_id_and_number[trial._trial_id]

@@ -68,7 +68,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The points to draw, by segment and then in the order of their reports."""
+    """The points to draw, ordered by segment and within a segment by report."""
 
     owner: NDArray[np.int64]
     """The id of each point's segment."""
@@ -178,7 +178,7 @@ def best_so_far(
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
-    """Return (number, state, best value, segment id, ordinal, cause, start_step, newest report_no) by segment."""
+    """Return (trial number, state, best value, segment id, ordinal, cause, start_step, newest report_no) for each segment."""
     if trials is None:
         return [row for row in cursor.rows(_OWNERS.format(chosen=""), (key, experiment)) if row[-1] is not None]
     if cursor.backend == "sqlite":
@@ -319,7 +319,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return a bucket for each point."""
+    """Return a bucket for each point, which contains only this point."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records

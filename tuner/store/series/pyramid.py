@@ -3,7 +3,8 @@
 A bucket summarises consecutive reports of one metric in one segment by their first, last, lowest and highest point. A bucket of
 level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains the 8 buckets of a
 level that make up one bucket of the next level. Each is packed as a `RECORD`. A row is written in the transaction that commits
-its last report, or when its segment ends. Until then, its reports are read as points. So a report costs a fraction of a row.
+the last report that it covers, or when its segment ends. Until then, these reports are read as points. So a report costs a
+fraction of a row.
 
 Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if the bucket has no finite value.
 """
@@ -147,7 +148,7 @@ class Pyramid:
                 known.rows, known.points = complete, behind
 
     def seal(self, cursor: Any, segment: int) -> None:
-        """Write the rows of a segment that will not report again, including incomplete ones."""
+        """Write all remaining rows of a segment that will not report again, including incomplete rows."""
         known = self._open.pop(segment, None) or self._load(cursor, segment)
         self._open.pop(segment, None)
         if known.last_no < SEAL_FROM:

@@ -64,7 +64,7 @@ def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
 
 
 def _derived(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `_DERIVED`, in that order."""
+    """Return the values of the columns that are named in `_DERIVED`, in the same order."""
     best = trial.best_mark
     held = None if best is None else trial.params_at(best)
     return (

@@ -196,7 +196,7 @@ class Writer:
         raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
 
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """Update rows of earlier batches."""
+        """Update rows that earlier batches or users have written: decisions and commands that are settled now."""
         if batch.carried_out:
             cursor.executemany(
                 "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",
@@ -384,7 +384,7 @@ class Writer:
             points.append((segment, key, number, step, time, finite, kind, report.step))
 
     def _follow(self, cursor: Cursor, event: e.Event) -> None:
-        """Update the rows of checkpoints."""
+        """Write what an event says about a checkpoint."""
         match event:
             case e.CheckpointSaved():
                 segment = self._segment(event.trial, event.segment)

@@ -106,7 +106,9 @@ class Watch:
     # -- waiting
 
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
-        """Wait until at least one rank has answered, and return the finished tasks; none if no rank answers by `until`.
+        """Wait until at least one rank has answered, and return the tasks of those that have.
+
+        Return an empty set if no rank has answered by the time `until`.
 
         Raises:
             EndedEarly: the segment has to end now.
