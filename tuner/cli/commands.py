@@ -154,7 +154,7 @@ def run(
 @app.command(cls=OnThisMachine)
 def serve(
     host: Annotated[
-        str | None, typer.Option(help="address to listen on; other addresses than loopback require tokens")
+        str | None, typer.Option(help="address to listen on; addresses other than loopback require tokens")
     ] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0 picks a free one")] = None,
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
@@ -408,7 +408,9 @@ def logs(
     segment: Annotated[
         int | None, typer.Option(min=1, help="number of the trial's segment; default: the newest segment")
     ] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="only the last lines of each rank, this many")] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="only this many lines at the end of each rank's output")
+    ] = None,
     search: Annotated[str | None, typer.Option(help="only lines that contain this text, ignoring case")] = None,
     follow: Annotated[
         bool,
@@ -655,7 +657,7 @@ def serve_model(
         ),
     ],
     host: Annotated[
-        str, typer.Option(help="address to listen on; other addresses than loopback require --token-file")
+        str, typer.Option(help="address to listen on; addresses other than loopback require --token-file")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
     token_file: Annotated[

@@ -433,7 +433,7 @@ MARK: dict[Level, str] = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR
 
 
 def report(findings: Iterator[Finding], say: Callable[[str], None], as_json: bool = False) -> bool:
-    """Print each finding as soon as it is there. Return True if there was no error among them."""
+    """Print each finding as soon as it is available. Return True if none of them is an error."""
     fine = True
     for found in findings:
         fine = fine and found.level != "error"
