@@ -51,7 +51,7 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""The private names of Ray that this module uses, by Ray's module. `missing` lists the names that the installed Ray does not have."""
+"""The private names of Ray that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
