@@ -21,7 +21,7 @@ ASK_S = 20.0
 CALL_S = 60.0
 """Seconds to wait for the answer to a call before repeating it."""
 PATIENCE_S = 3600.0
-"""Seconds for which a call is repeated if the service does not answer. The trial may wait that long."""
+"""Seconds for which a call is repeated if the service does not answer. The trial may have to wait this long."""
 _GONE = 410
 
 Assignment = Mapping[str, Any]
@@ -91,9 +91,9 @@ class Leases:
         await self._post(f"/{lease['lease']}/checkpoints", {"iteration": info.step, **_place(info)})
 
     async def heartbeat(self, lease: Assignment) -> str:
-        """Renew the lease, and return the action that the service wants.
+        """Renew the lease of a trial, and return the action that the service wants.
 
-        It is "continue", or the verdict that the trial will get at its next report.
+        The action is "continue", or the one of the verdict that the trial will get at its next report.
         """
         found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
         return str(found["wanted"])

@@ -220,7 +220,7 @@ class Agent:
     def _storage(self, lease: Assignment) -> str:
         """Return the folder or URI for the checkpoints of the trial's experiment.
 
-        If possible, it is one that other machines can read.
+        If possible, other machines can read it too.
         """
         experiment, theirs = lease["experiment_id"], str(lease["storage"])
         if self._work.storage is not None:
@@ -347,7 +347,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _how(running: _Running, outcome: Outcome) -> str:
-    """Describe how a trial has ended, in one line, with its last metrics."""
+    """Describe in one line how a trial has ended, with its last metrics."""
     best = " ".join(f"{name}={value:.6g}" for name, value in running.last.items())
     if outcome.failure is not None:
         return printable(f"failed: {outcome.failure.message}")

@@ -48,8 +48,9 @@ class Checkpoint:
         info: CheckpointInfo | None = None,
         fetch: Callable[[str], Any] | None = None,
     ) -> None:
-        """Refer to a directory.
+        """Create a reference to the directory at `path`. The directory is not read yet.
 
+        info: the description of the checkpoint, if it belongs to a trial.
         fetch: a function that copies the files from another node's disk into the local directory that is passed to it.
         """
         self.path = os.fspath(path)
@@ -93,7 +94,7 @@ class Checkpoint:
         with open(f"{folder}.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this lock, no other process removes the folder
             if not os.path.isdir(folder):
-                # This lock is separate, so that a reader that waits for a download does not wait for the other readers.
+                # The download has its own lock: an exclusive lock on the other file would also wait for all readers.
                 with open(f"{folder}.download", "a+b") as one:
                     fcntl.flock(one, fcntl.LOCK_EX)
                     if not os.path.isdir(folder):
@@ -138,7 +139,7 @@ class Checkpoint:
             return False
         try:
             where = place(self.path)
-        except CheckpointError:  # the path begins with a variable of the environment of the checkpoint's node
+        except CheckpointError:  # the path begins with a variable that is set only on the checkpoint's node
             return True
         return where.local and where.beside(_MARKER).read() is None
 
@@ -264,7 +265,7 @@ def is_here(uri: str) -> bool:
     """Return whether this process can reach any part of a checkpoint, even if it is damaged or partly deleted."""
     try:
         where = place(uri)
-    except CheckpointError:  # the path begins with a variable of another node's environment
+    except CheckpointError:  # the path begins with a variable that is set only on another node
         return False
     if where.local:
         return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))

@@ -141,7 +141,7 @@ class Saver:
         return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank has no checkpoint at this report."""
+        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
         if self._world_size > 1:
             with self._progress:
                 self._passed = (report_no, False)

@@ -1,4 +1,4 @@
-"""Make the functions of Ray Train and Ray Tune work inside our trials.
+"""Make the functions of Ray Train and Ray Tune work inside the trials of `tuner`.
 
 Two module-level variables of Ray hold the objects that `ray.train.report`, `ray.tune.report`, `get_checkpoint`,
 `get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first variable holds a session object. Ray Tune
@@ -51,7 +51,7 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""The private names of Ray's modules that are used here. `missing` lists the names that the installed Ray does not have."""
+"""The private names of Ray that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
@@ -65,7 +65,7 @@ class NotHere(TunerError, RuntimeError):
 
 
 class Finished(BaseException):
-    """Ends the training function as if it had returned. Raised by a report with ``done=True``, as Ray Tune has it."""
+    """Ends the training function as if it had returned. In Ray Tune, a report with ``done=True`` has this effect."""
 
 
 def missing() -> list[str]:
@@ -239,7 +239,7 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return only the metrics that are numbers. Ray accepts others too; the name of each of those is printed once."""
+        """Return the metrics that are numbers. Ray also accepts other values; their names are printed once."""
         return numbers(metrics, self._told, self.session.objective)
 
 
@@ -301,7 +301,7 @@ class TuneSession:
         self._state[key] = value
 
     def __getattr__(self, name: str) -> Any:
-        raise NotHere(f"Ray uses {name!r} of its session, which a trial of tuner does not have")
+        raise NotHere(f"Ray uses the attribute {name!r} of its session, which does not exist in a trial of tuner")
 
 
 class TrainFunctions:
@@ -522,9 +522,9 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
 
 
 def without_resources(trainable: Any) -> tuple[Any, Any]:
-    """Return the trainable that was given to `ray.tune.with_resources`, and the resources that it requests.
+    """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
-    A class may also request resources itself. Return None as the resources if none are requested.
+    A class may also request resources itself. The resources are None if none are requested.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

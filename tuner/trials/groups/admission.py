@@ -24,10 +24,10 @@ from tuner.trials.messages.launch import Launch
 RESERVE_AFTER_S = 30.0
 """Seconds that a group waits before free resources are reserved for it."""
 SLICE_S = 5.0
-"""Seconds for which an experiment may use a warm group again and again while others wait, since processes start slowly."""
+"""Seconds for which an experiment may reuse a warm group while other experiments wait, since processes start slowly."""
 PREEMPT_AFTER_S = 20.0
 """The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
-_YIELD_AGAIN_S = 5.0  # seconds after which a group that was asked to make room, and has not begun to, is asked again
+_YIELD_AGAIN_S = 5.0  # seconds until a group that was asked to make room, and has not begun to end, is asked again
 _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 
@@ -191,7 +191,7 @@ class Admission:
         self.admitted[waiter] = None
 
     def any_pending(self, now: float) -> bool:
-        """Return whether Ray has left the group of any admitted segment unplaced for some time."""
+        """Return whether any admitted segment has waited for some time because Ray has not placed its group."""
         return any(waiter.pending(now) for waiter in self.admitted)
 
     def why(self, waiter: Waiter) -> str:
@@ -293,7 +293,7 @@ class Admission:
         return [(one.name, claim.experiment, claim.priority) for one in chosen]
 
     def _could_end(self, may_end: Callable[[str], bool], now: float) -> Iterator[Running]:
-        """Yield the groups that have run long enough and can end without losing work, and those that already end."""
+        """Yield groups that have run long enough and can end without losing work, and groups that are already ending."""
         for group, launch in self.launches.items():
             holding = self._shares.holdings.get(group)
             asked_at = self._yielding.get(group)

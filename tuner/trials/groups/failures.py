@@ -36,7 +36,7 @@ class Findings:
 
 
 def from_error(error: RankError, place: Placed) -> Failure:
-    """Return the failure of a rank that raised an exception or reported one."""
+    """Return the failure of a rank whose process is alive and has described its error."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
     kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
     return Failure(
@@ -64,7 +64,7 @@ def uneven(results: Mapping[int, RankResult]) -> str:
         return ""
     more = f" and {len(others) - _SHOWN} more ranks with other counts" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
-    made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
+    made = f"the ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report equally often"
 
 
@@ -122,7 +122,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return (
             "user",
             "oom",
-            "killed by the kernel because memory ran out (SIGKILL, and the count of such kills went up)",
+            "killed by the kernel because memory ran out (SIGKILL, and the kernel's count of OOM kills went up)",
         )
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"

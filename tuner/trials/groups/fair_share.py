@@ -136,8 +136,8 @@ class Room:
     def reserve(self, gang: Gang) -> None:
         """Reserve free resources for a gang that does not fit now, on the nodes that it will get.
 
-        These are the nodes on whose free resources the most of its workers already fit. Do nothing if the gang would not
-        fit on an empty cluster either.
+        The gang will get the nodes on which the most of its workers already fit. Do nothing if the gang would not fit on
+        an empty cluster either.
         """
         wanted = _placed(gang, self.total, self.free)
         for node in wanted or ():
@@ -205,7 +205,7 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return candidates that make room for the gang when they end, none of them needlessly. Prefer early candidates.
+    """Return the candidates that must end to make room for the gang, and no others. Prefer early candidates.
 
     Return None if even all candidates together do not make enough room.
     """

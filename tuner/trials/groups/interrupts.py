@@ -16,7 +16,7 @@ _AGAIN_S = 0.2  # seconds from one attempt to reach a rank to the next
 
 
 class Interrupts:
-    """Interrupts segments, in rounds: each round holds the ranks and releases them, until one has reached all ranks."""
+    """Interrupts segments. An interrupt repeats its attempt to hold all ranks until it has reached every rank."""
 
     def __init__(self) -> None:
         self._releases: set[asyncio.Task[None]] = set()

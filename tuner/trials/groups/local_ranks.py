@@ -30,7 +30,7 @@ _END_S = 5.0  # seconds that the server may take to end
 
 
 class LocalRank:
-    """The handle of a process, with the interface of a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
+    """The handle of a rank's process. It is used like a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -122,7 +122,10 @@ class GroupManager:
         self._interrupts = Interrupts()
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
-        """Run one segment until it has ended, and return its outcome. inbox: is told when ranks start, or have to wait."""
+        """Run one segment until it has ended, and return its outcome.
+
+        inbox: the object that is told when the segment has to wait for resources, and when its ranks start.
+        """
         running = SegmentRun(launch, asyncio.get_running_loop().create_future())
         self._running[launch.segment_id] = running
         try:
@@ -236,7 +239,7 @@ class GroupManager:
         return [name for name, running in self._running.items() if running.training]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return the current Python stacks of each rank, or a note if a rank cannot answer, by rank."""
+        """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
 
@@ -303,7 +306,7 @@ class GroupManager:
                 running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Ask all ranks to prepare and then to train. Return two lists of references, one for each answer, by rank."""
+        """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob

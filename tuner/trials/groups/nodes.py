@@ -1,6 +1,6 @@
-"""Functions to run on a rank's node after the rank has ended: read the rest of its log, and end what is left of it.
+"""Functions to run on a rank's node after the rank has ended: read the rest of its log, and end leftover processes.
 
-They are plain functions. The driver host calls them directly for its own node, and as Ray tasks for other nodes.
+The driver host calls these functions directly for its own node, and as Ray tasks for other nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the chunks of a rank's log file that should be stored and are not yet, and a last chunk that marks the end.
+    """Return the chunks of a rank's log file that are still to be stored, followed by a chunk that marks the end.
 
     Return an empty list if there is no such file on this node. have: the ranges of the file that are already stored.
     """

@@ -245,7 +245,7 @@ class Pool:
         return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Keep a group that is still being built for another trial, because the trial it was for has got a warm group."""
+        """Finish building a group, for a later trial, although the trial that needed it has got a warm group."""
 
         def built(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -336,7 +336,7 @@ class Pool:
                 log.exception("checking the waiting groups failed")
 
     async def _read_nodes(self) -> None:
-        """Update what is known about the nodes' resources and their use by other programs, unless it is new enough."""
+        """Read the nodes' resources, and how much of them other programs use, unless both were read a moment ago."""
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())

@@ -76,7 +76,7 @@ class SegmentRun:
         return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
 
     async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Call a method of the ranks' actors. Return the answer of each rank, or its exception, by rank."""
+        """Call a method of the ranks' actors. Return the answers by rank, with an exception for a rank that failed."""
         if self.group is None:
             return {}
         actors = self.group.actors
@@ -88,7 +88,7 @@ class SegmentRun:
         return dict(zip(ranks, answers, strict=True))
 
     async def stacks(self) -> dict[str, str]:
-        """Return the current Python stacks of each rank, or a note if a rank cannot answer, by rank."""
+        """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         answers = await self.ask("stacks")
         silent = "no answer: the process is stopped, or a C call holds the GIL"
         return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}
@@ -100,8 +100,8 @@ class SegmentRun:
 
         Args:
             ranks: the ranks to ask; None means all.
-            too_long: True if ranks have had enough time to save. Then only a rank that waits for the driver counts, as
-                all do while the driver cannot commit.
+            too_long: True if the ranks have already had enough time to save. Then a rank counts only if it waits for the
+                driver, because it cannot go faster while the driver cannot commit.
         """
         answers = (await self.ask("progress", ranks)).values()
         if too_long:

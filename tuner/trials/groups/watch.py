@@ -106,7 +106,9 @@ class Watch:
     # -- waiting
 
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
-        """Wait until at least one rank has answered, and return the finished tasks; none if no rank answers by `until`.
+        """Wait until at least one rank has answered, and return the tasks of those that have.
+
+        Return an empty set if no rank has answered by the time `until`.
 
         Raises:
             EndedEarly: the segment has to end now.
@@ -222,14 +224,14 @@ class Watch:
         return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are stored")
 
     async def _never_ready(self, rank: int) -> Failure:
-        message = f"was not ready to train within {_ready_s(self._run.launch):g} s"
+        message = f"the rank was not ready to train within {_ready_s(self._run.launch):g} s"
         return await self._failure(rank, "hang", message)
 
     async def _stayed(self, ranks: Sequence[int]) -> Failure:
         answers = await self._run.ask("progress", ranks)
         known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
         message = (
-            f"did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
+            f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
             + ": every rank must call tuner.report equally often and must not catch its exceptions"
         )

@@ -117,7 +117,10 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return a copy of `restored` with the values of `new` wherever `new` differs from `old`. words: gets the changes."""
+    """Return a copy of `restored`, in which values that differ between `old` and `new` are those of `new`.
+
+    The changes are appended to `words`.
+    """
     if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
         merged = dict(restored)
         for key, value in new.items():

@@ -90,7 +90,7 @@ def _check(path: str) -> None:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
-            f"if you trust whoever wrote it, pass trusted=True ({str(error).splitlines()[0]})"
+            f"if you trust the author of the file, pass trusted=True ({str(error).splitlines()[0]})"
         ) from error
     except Exception as error:  # a damaged file leads to errors of many classes
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
@@ -99,6 +99,6 @@ def _check(path: str) -> None:
         named = [name for name in CODE if isinstance(found, Mapping) and name in found]
         if named:
             raise CheckpointError(
-                f"the hyperparameters in {path} name code to make the module with, as {' and '.join(named)}: "
-                "if you trust whoever wrote it, pass trusted=True"
+                f"the hyperparameters in {path} name code that creates the module, as {' and '.join(named)}: "
+                "if you trust the author of the file, pass trusted=True"
             )

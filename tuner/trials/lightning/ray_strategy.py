@@ -89,9 +89,9 @@ class RayStrategy(Flavoured):
         self.cluster_environment = Ranks.make(flavour, 0, num_workers, 0, 1, 0)
         self._resting: tuple[Any, list[Any]] | None = None
         if not self.scaling.bundle().get("GPU"):
-            self.parallel_devices = [torch.device("cpu")] * num_workers  # not this machine's GPUs, if it has any
+            self.parallel_devices = [torch.device("cpu")] * num_workers  # even if the script's machine has GPUs
         elif not torch.cuda.is_available() and not torch.backends.mps.is_available():
-            self._accelerator = CUDAElsewhere.make(flavour)  # not on a Mac, where Lightning insists on the CPU
+            self._accelerator = CUDAElsewhere.make(flavour)  # except on a Mac, where it would fail
 
     def _configure_launcher(self) -> None:
         self._launcher = Launcher.make(self._flavours[0], self)
@@ -103,9 +103,9 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """Take the callbacks from the Trainer in the script until `on_exception` has been called.
+        """Remove the callbacks from the script's Trainer until `on_exception` is called.
 
-        So Lightning does not call them about an error that the callbacks on the ranks have already been told.
+        The copies of the callbacks on the ranks have already been told about the error, so those in the script must not be.
         """
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []

@@ -39,9 +39,9 @@ class ReportCallback(Flavoured):
             everything in `trainer.callback_metrics` is reported, and `epoch`, which counts from 0.
         on: when to report: "validation_end" (except after the sanity check), "train_epoch_end" or "train_batch_end", or
             several of these. The end of an epoch is reported once, before the next epoch begins, with the training
-            metrics of the epoch. If there are several, the more frequent events are not reported until the objective has
-            been logged, or until the rarest event has happened for the first time. The metrics of a validation are then
-            reported only once, not again after every batch.
+            metrics of the epoch. If `on` has several events, the more frequent ones are not reported until the objective
+            has been logged or the rarest event has happened for the first time. After that, the metrics of a validation
+            are reported only once, not again after every batch.
         checkpoint: True to save Lightning's whole state (weights, optimizers, schedulers, loops, callbacks) in
             `checkpoint.ckpt`. Or a function ``save(trainer, folder)`` that saves something else; it is called on every
             rank, each time with a folder for this rank, and you have to restore what it saved yourself. False to save
@@ -130,7 +130,7 @@ class ReportCallback(Flavoured):
         if restored is None:
             return
         self.opened.close()
-        trainer.ckpt_path = None  # a later test or predict must not load it again
+        trainer.ckpt_path = None  # a later call of test or predict must not load the checkpoint again
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
@@ -278,8 +278,8 @@ class ReportCallback(Flavoured):
 def save_everywhere(trainer: Any, folder: str) -> None:
     """Save the trainer's state in `folder`, which differs between the ranks. Call this on all ranks.
 
-    Every rank of a sharded model writes to the path of rank 0, so on other nodes its files are not in its own folder.
-    This function moves such files to the folder of the node's first rank.
+    If the model is sharded, Lightning makes every rank write to the path of rank 0, even on other nodes. On each other
+    node, this function therefore moves the written files to the folder of the node's first rank.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)
@@ -311,9 +311,9 @@ def _paces(trainer: Any, before: float) -> list[float]:
 
 
 def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
-    """Change the progress in a checkpoint so that the next epoch is not yet counted.
+    """Change the progress in a checkpoint that is saved between two epochs, so that the next epoch is not counted.
 
-    Lightning counts the next epoch as ready while it is still between two epochs.
+    Lightning already counts the next epoch as ready at this point.
     """
     for part in ("total", "current"):
         progress = fit_loop["epoch_progress"][part]
@@ -321,7 +321,10 @@ def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Let training that was restored between two epochs begin a new epoch. With `max_steps`, Lightning would not."""
+    """Make Lightning begin a new epoch after a checkpoint from between two epochs was restored.
+
+    With `max_steps`, Lightning would take the training to be in the middle of an epoch.
+    """
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 

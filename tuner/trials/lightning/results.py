@@ -91,7 +91,7 @@ def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, d
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
-    """Give the script's `trainer` and its model the results of the worker, as if the script itself had trained."""
+    """Copy the worker's results to the script's `trainer` and its model, as if the script itself had trained."""
     known = landmarks(trainer)
     module = trainer.lightning_module
     parts = _Unpickler(io.BytesIO(returned.parts), known).load()
@@ -299,7 +299,7 @@ def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -
                 _pickle(value, names)
                 sent[part][name] = value
             except Exception as error:
-                log.debug("%s.%s stays on the worker: %s", part, name, error)
+                log.debug("%s.%s is not copied from the worker to the script: %s", part, name, error)
     return _pickle(sent, names)
 
 
@@ -327,7 +327,10 @@ class _Unpickler(pickle.Unpickler):
         return self._known[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Find a class or function for unpickling. Replace the one that loads tensors, to load GPU tensors on the CPU."""
+        """Return a class or function that a pickle names. Tensors from GPUs are loaded on the CPU.
+
+        This machine may have no GPU, so the function that loads tensors is replaced.
+        """
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _load
         return super().find_class(module, name)

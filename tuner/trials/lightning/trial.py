@@ -1,4 +1,4 @@
-"""Run a Lightning Trainer inside a trial. The process is already one of the trial's ranks, so the Trainer starts none."""
+"""Run a Lightning Trainer inside a trial. The trial's ranks are already running, so the Trainer starts no processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def prepare_trainer(
 
 
 class Ranks(Flavoured):
-    """Lightning's ClusterEnvironment for ranks that tuner has started and connected."""
+    """Implements Lightning's ClusterEnvironment for ranks that `tuner` has started and connected."""
 
     base: ClassVar[str] = "fabric:plugins.environments.ClusterEnvironment"
 
@@ -139,7 +139,7 @@ class AssignedStrategy(_Strategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint. One that `ReportCallback` saved is fully unpickled, because it contains more than tensors."""
+        """Load a checkpoint. If `ReportCallback` saved it, unpickle all of it, because it has more than tensors."""
         inherited = super().load_checkpoint
         if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
             return inherited(checkpoint_path, weights_only=False)

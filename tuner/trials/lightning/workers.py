@@ -143,7 +143,7 @@ class Worker:
 
 
 class Workers:
-    """A group of `Worker`s, which the constructor starts. It runs one function at a time, and is useless after a failure."""
+    """A group of `Worker`s, which the constructor starts. It runs one function at a time, and none after a failure."""
 
     def __init__(
         self,

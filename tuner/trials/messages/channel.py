@@ -2,8 +2,8 @@
 
 Rank 0 sends the other ranks the port at which they meet for a trial, and the driver's verdicts. The other ranks send
 rank 0 what it needs to commit a checkpoint of several ranks. The channel does not use torch.distributed, because user
-code can destroy or break process groups, and because trials without PyTorch have none. If the process at the other end
-of a connection dies, `PeerLost` is raised at once.
+code can destroy or break process groups, and because trials without PyTorch have no process group. If the process at
+the other end of a connection dies, `PeerLost` is raised at once.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class ReportServer:
         return Address(host, port, self._token)
 
     async def close(self) -> None:
-        """Stop listening, and close all connections. A rank that gets no answer sends its batch again, through Ray."""
+        """Stop listening, and close all connections. A rank that gets no answer sends its batch of reports again."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -226,7 +226,7 @@ class LogClient(_DriverConnection):
         self._sending = threading.Lock()
 
     def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Send chunks of a log, and return once the driver has stored them. Raise DriverSilent if it could not."""
+        """Send chunks of a log, and return once the driver has stored them. Raise DriverSilent if that fails."""
         packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
         with self._sending:
             stored = self._request((segment_id, packed))

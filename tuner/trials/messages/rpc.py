@@ -44,7 +44,7 @@ class RayDriver:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Return the object from Ray's object store."""
+        """Return an object that was stored with the training code, from Ray's object store."""
         import ray
 
         return ray.get(self.ask("object", segment_id, stored)[0])

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 MESSAGE = (
-    "its ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
+    "the ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
     "torch.distributed; wrap the model with tuner.torch.prepare_model"
 )
 
 
 class GradientSyncCheck:
-    """The check of one rank. Create the object as soon as the rank's default process group exists."""
+    """Checks whether one rank trains separately. Create the object as soon as the default process group exists."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -51,7 +51,7 @@ class GradientSyncCheck:
     def _state(self) -> tuple[int, int] | None:
         """Return how many collectives have run on the default process group, and how many process groups there are.
 
-        Return None if this version of PyTorch does not tell these numbers.
+        Return None if these numbers are not available in this version of PyTorch.
         """
         try:
             groups = len(self._dist.distributed_c10d._world.pg_map)

@@ -39,7 +39,7 @@ def serve(link: Link) -> None:
     """Create the rank from the driver's first message, and answer the driver's calls until the connection is closed.
 
     Calls of the methods in `CONTROL` are answered in separate threads. All other calls are answered one after another in
-    the main thread, so that modules are imported there. A call of "run" brings the function that it runs.
+    the main thread, so that modules are imported there. The method "run" calls a function that was sent with the request.
     """
     try:
         address, log_limit = link.receive()

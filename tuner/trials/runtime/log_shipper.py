@@ -76,7 +76,7 @@ class LogShipper:
         return chunks
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the whole log was sent or sending has failed. Return False if that takes longer than `timeout`."""
+        """Wait until the whole log has been sent, or sending it has failed. Return False if `timeout` passes first."""
         return self._done.wait(timeout)
 
     def tick(self) -> bool:
@@ -126,7 +126,7 @@ class LogShipper:
             while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
                 self._send(self._segment_id, batch)
                 self._sent = merged([*self._sent, *((chunk.start, chunk.end) for chunk in batch)])
-        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # forget ranges of the gap
+        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # the skipped part
         if finished:
             self._send(self._segment_id, [LogChunk.of(self._rank, size, b"", time.time())])
 

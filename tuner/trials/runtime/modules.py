@@ -21,9 +21,10 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
-        """Record the modules that were imported since the last call.
+        """Record the modules that have been imported since the last call of this method.
 
-        A file that was modified since then may have been modified after its import, so it counts as changed.
+        If the file of such a module was also modified since the last call, the file counts as changed, because it may
+        have been modified after the import.
         """
         for name in sys.modules.keys() - self._known:
             self._known.add(name)

@@ -11,7 +11,7 @@ from tuner.domain.segments import Report, Verdict
 from tuner.errors import ReportsLost, Retryable
 from tuner.trials.messages.launch import Resend
 
-_BATCHING_S = 0.2  # seconds between batches: short enough to watch live, and costs rank 0 one percent of a core
+_BATCHING_S = 0.2  # seconds between batches, so that pages show live reports; costs rank 0 one percent of a core
 _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
@@ -71,7 +71,7 @@ class Outbox:
         return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
 
     def wait_for(self, report_no: int) -> None:
-        """Wait until the driver has committed this report and all earlier ones. Raise ReportsLost if it cannot."""
+        """Wait until the driver has committed this report and all earlier ones. Raise ReportsLost if sending fails."""
         with self._news:
             self._wanted = max(self._wanted, report_no)
             self._hurry.set()

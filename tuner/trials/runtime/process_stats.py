@@ -31,7 +31,7 @@ def has_children() -> bool:
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
-    """Return the current resource usage of this process, by name.
+    """Return the current resource usage of this process, as a dict with these keys.
 
     - time: the time of the measurement, in seconds since the epoch
     - cpu_s: the CPU seconds of this process and its child processes, less `since_cpu_s`
@@ -79,7 +79,7 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
         "gpu_bytes": float(sum(cuda.memory_allocated(device) for device in devices)),
         "gpu_reserved_bytes": float(sum(cuda.memory_reserved(device) for device in devices)),
     }
-    with contextlib.suppress(Exception):  # nvidia-ml-py is missing, or the GPU driver does not tell
+    with contextlib.suppress(Exception):  # nvidia-ml-py or the GPU driver does not support it
         found["gpu_percent"] = sum(cuda.utilization(device) for device in devices) / len(devices)
     return found
 
@@ -87,7 +87,7 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
 def oom_kills() -> int:
     """Return how many processes the kernel of this machine has killed so far because memory ran out.
 
-    The kernel's own count and that of this container's cgroup are added.
+    The result is the sum of the kernel's own count and the count of this container's cgroup.
     """
     total = 0
     try:

@@ -18,7 +18,7 @@ from tuner.trials.runtime.worker import CONTROL, Rank
 
 
 class RayRank(Rank):
-    """A rank as a Ray actor. The methods in `CONTROL` have a separate concurrency group, to answer while training runs."""
+    """A rank as a Ray actor. The methods in `CONTROL` have their own concurrency group, to answer while training runs."""
 
     def __init__(
         self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
@@ -44,7 +44,7 @@ class RayRank(Rank):
         return transfer.bring
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint to start from. If it is on another node's disk, its files are fetched when they are used."""
+        """Return the checkpoint to start from. If its files are on another node's disk, they are fetched at first use."""
         if info.node in (None, self.node()):
             return Checkpoint(info.uri, info=info)
         return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, info.node))

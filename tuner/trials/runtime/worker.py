@@ -494,9 +494,9 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Let the segment fail if the training function does not end within `stop_grace_s` after a verdict to leave.
+        """Fail the segment if the training function does not end within `stop_grace_s` after a verdict to leave.
 
-        The function needs some time to run its `finally` blocks.
+        The grace period leaves the function time to run its `finally` blocks.
         """
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
@@ -644,7 +644,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _not_saved(error: Exception) -> RankError:
-    """Describe an error by which a checkpoint could not be saved, or could not be reported to the driver."""
+    """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
     return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")

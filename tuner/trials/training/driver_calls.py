@@ -18,7 +18,7 @@ class DriverCalls:
         self._driver, self._segment = driver, segment_id
 
     def draw(self, name: str, distribution: str) -> Any:
-        """Return the value that the driver chooses for a parameter. distribution: its distribution, in Optuna's JSON form."""
+        """Return the value that the driver chooses for a parameter. distribution: of the parameter, in Optuna's JSON form."""
         return self._ask("draw", name, distribution)
 
     def note(self, notes: Mapping[str, Any]) -> None:
@@ -48,9 +48,9 @@ def here() -> DriverCalls:
 
 
 def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
-    """Let training code in this process send requests about a segment to `driver`, by means of `here`.
+    """Make `here` return an object that sends requests about this segment to `driver`.
 
-    Return a function that undoes this.
+    Return a function that undoes this when the segment has ended.
     """
     global _here
     _here = DriverCalls(driver, segment_id)

@@ -22,7 +22,7 @@ class MetricLines:
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
-        """Raise ValueError if the pattern is malformed, or has no group for the objective."""
+        """Compile the pattern. Raise ValueError if it is malformed, or has no group for the objective."""
         self._objective = objective
         self._pattern = compiled(pattern, objective) if pattern is not None else None
 
@@ -51,7 +51,7 @@ def compiled(pattern: str, objective: str) -> re.Pattern[str]:
         raise ValueError(f"expected a group (?P<{objective}>...) for the objective in {pattern!r}")
     if not found.groupindex and found.groups != 1:
         raise ValueError(
-            f"expected named groups such as (?P<{objective}>...), or one group, the objective, in {pattern!r}"
+            f"expected named groups such as (?P<{objective}>...), or a single group for the objective, in {pattern!r}"
         )
     return found
 

@@ -30,7 +30,7 @@ from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
 
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
-"""Matches the name of a parameter in braces. A name in double braces is no parameter: it becomes one in single braces."""
+"""Matches a parameter's name in braces. ``{{name}}``, in double braces, is not replaced by a value, but by ``{name}``."""
 
 TRIAL_DIR = "trial_dir"
 """A name that every script may use in braces in its arguments. It stands for the rank's own directory."""
@@ -139,7 +139,7 @@ class _SaveFailed(ValueError):
 
 
 class _Run:
-    """A run of a script. Several threads read the output and requests of its process; the training thread handles them."""
+    """Runs a script once. Several threads read its output and its requests, and the training thread handles them."""
 
     def __init__(self, script: Script, running: Session, folder: str, command: list[str]) -> None:
         self._script, self._session, self._folder, self._command = script, running, folder, command
@@ -219,7 +219,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Make a report for each line with metrics that rank 0 has announced. Return the message from rank 0 after these."""
+        """Make a report for each one that rank 0 has announced. Return rank 0's next message, or None if there is none."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -228,9 +228,9 @@ class _Run:
         return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
 
     def _answer(self, asked: _Asked) -> None:
-        """Answer a request of the script. If that raises an error, send it to the script.
+        """Carry out a request of the script, and send it the answer or the error.
 
-        Unless the error is about the request itself, such as a wrong value, raise it here too.
+        An error is also raised here, unless it is a TypeError or ValueError, which means that the request was wrong.
         """
         try:
             _send(asked.connection, ("answer", self._reply(asked)))
@@ -319,7 +319,7 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
-        if self._session.context.world_size == 1:  # the scripts of several ranks share the ranks' own store
+        if self._session.context.world_size == 1:  # else the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         return environment

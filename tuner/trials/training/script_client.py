@@ -87,7 +87,7 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Tell the rank that the script ends, so that it saves a last checkpoint if one is due. Skip this after an error."""
+        """Tell the rank that the script is ending, so that a last checkpoint can be saved. Do nothing after an error."""
         if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")

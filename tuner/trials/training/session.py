@@ -132,7 +132,7 @@ class Peers(Protocol):
         """Tell the other ranks that rank 0 makes a report now. Only rank 0 calls this."""
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the kind of rank 0's next message, or None if none has arrived. Only the other ranks call this.
+        """Return the kind of rank 0's next message, or None if no message has arrived. Only the other ranks call this.
 
         A verdict is not removed: `take` returns it.
         """
@@ -149,14 +149,14 @@ class Saver(Protocol):
         """
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank has no checkpoint at this report."""
+        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
 
 
 class Watch(Protocol):
     """A check for a mistake in training code that does not raise an error."""
 
     def check(self) -> str | None:
-        """Look for the mistake, at a report.
+        """Check at a report whether the mistake was made.
 
         Return a message if the mistake was made, "" if it was not, and None if that is not known yet.
         """
@@ -204,7 +204,7 @@ class Session:
         self._answered = (0, False)  # the latest report for which should_checkpoint was called, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
-        self.as_value = False  # the only report is the function's return value
+        self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
         self.progressed_at = time.monotonic()
@@ -278,8 +278,8 @@ class Session:
     def finish(self) -> None:
         """End the session after the training function has returned.
 
-        If the policy asks for a checkpoint at the end, save the state that the last report offered. If this is rank 0,
-        release ranks that are still waiting because they make more reports than rank 0.
+        If the checkpoint policy requests it, call the newest callable that was passed as a checkpoint, to save the last
+        state. If this is rank 0, release ranks that are still waiting because they make more reports than rank 0.
         """
         if self._reports is not None and self._peers is not None:
             self._peers.ended()
@@ -296,7 +296,7 @@ class Session:
             self._peers.announce()
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the kind of rank 0's next message, or None if none has arrived.
+        """Return the kind of rank 0's next message, or None if no message has arrived.
 
         If a verdict arrives without an announcement, rank 0's script calls `tuner.report` instead of printing metrics.
         """
@@ -307,9 +307,9 @@ class Session:
     def hold(self, interrupt: str) -> int:
         """Keep the next report from beginning until `release` is called. interrupt: the id of the interrupt that holds it.
 
-        Return the number of the latest report that can no longer become a milestone on this rank: the latest report that
-        has begun, or the one after it if `should_checkpoint` has already answered for that one. Any report with a larger
-        number on all ranks can become a milestone, at which all ranks then wait.
+        Return the number of the latest report that can no longer become a milestone on this rank. This is the latest
+        report that has begun or, if `should_checkpoint` has already answered for the next report, that next one. A report
+        whose number is larger than the numbers from all ranks can become a milestone, at which all ranks then wait.
 
         The caller must release every rank. There is no time limit, because a rank that continued by itself could leave
         at a different report from the other ranks.

@@ -15,7 +15,7 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 M = TypeVar("M", bound=torch.nn.Module)
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
-"""The suffixes by which a file with weights is found."""
+"""The suffixes by which a file with weights is recognized."""
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
 """The keys under which weights are looked for in a file."""
 
@@ -44,7 +44,7 @@ def load_weights(
     found = _weights(saved, key)
     if found is None:
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass the key"
+        asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
         raise CheckpointError(f"{name} of {checkpoint.path}: {asked}; it has {known}")
     wrapped = all(part.startswith("module.") for part in found)  # as DistributedDataParallel names them
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
