@@ -235,7 +235,9 @@ def test_a_change_of_state_without_a_log_entry_comes_too(server: str, sqlite_sto
     with client.connected() as messages:
         client.apply(next(messages))
         batch = Batch(
-            log=[], state=ExperimentState.FAILED, summary={"error": "broken", "reason": "it cannot be driven"}
+            log=[],
+            state=ExperimentState.FAILED,
+            summary={"error": "broken", "reason": "the experiment cannot be driven"},
         )
         sqlite_store.drivers.commit(made.id, epoch, batch, T0 + 9)
         client.apply(next(messages))

@@ -1,7 +1,7 @@
 """Read curves at the resolution of a screen: from buckets if there are many points, otherwise from the points.
 
-Every point that is returned was reported. The curve contains the lowest and the highest of every `width` reports, and the
-first and the last report of every segment. So no spike is lost. The same log always gives the same curve.
+Every point that is returned was reported. A curve contains the lowest and the highest of every `width` reports, and the first
+and the last report of every segment. So no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The points to draw, by segment and then in the order of their reports."""
+    """The points to draw, ordered by segment and within a segment by report."""
 
     owner: NDArray[np.int64]
     """The id of each point's segment."""
@@ -156,7 +156,7 @@ def read(
 ) -> Columns:
     """Return the curves of these trials, by default of all trials.
 
-    The longest curve has about `points` points. Shorter curves have proportionally fewer points.
+    The longest curve has about `points` points, and shorter curves have proportionally fewer.
     """
     key = cursor.value(_KEY, (experiment, metric))
     if key is None:
@@ -184,10 +184,10 @@ def read(
 def best_so_far(
     cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
 ) -> tuple[list[float], list[float]]:
-    """Return (seconds since `begin`, best value by then), as two lists with an item for each improvement.
+    """Return (seconds since `begin`, best value up to then), as two lists with an item for each improvement.
 
-    The result is exact for an objective with the mode of the experiment, since the writer stores these improvements. Otherwise
-    the improvements are computed from buckets, and some of them may be missing.
+    The result is exact for an objective in the experiment's own mode, because the writer stores these improvements. For any
+    other metric or mode, the improvements are computed from buckets, and some of them may be missing.
     """
     found = cursor.rows(_KEY, (experiment, metric))
     if not found:
@@ -210,7 +210,7 @@ def best_so_far(
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
-    """Return (number, state, best value, segment id, ordinal, cause, start_step, newest report_no) by segment."""
+    """Return (trial number, state, best value, segment id, ordinal, cause, start_step, newest report_no) for each segment."""
     if trials is None:
         return [row for row in cursor.rows(_OWNERS.format(chosen=""), (key, experiment)) if row[-1] is not None]
     chosen, numbers = clocks.among(cursor, trials)
@@ -221,7 +221,7 @@ def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | N
 def _wanted(
     cursor: Cursor, key: int, owners: Sequence[Any], span: Span, begins: clocks.Begins
 ) -> dict[int, tuple[int, int]]:
-    """Return segment id -> (first, last report_no) of the part of the segment that lies in the span."""
+    """Return segment id -> (first, last) report_no of the part of the segment that lies in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
     if span.whole or span.looked_up:
         return whole
@@ -268,7 +268,7 @@ def _begins_of(segments: NDArray[np.int64], begins: clocks.Begins) -> Floats | f
 
 
 def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]:
-    """Return segment id -> (first, last report_no) of the part that can be seen between these ends of the axis."""
+    """Return segment id -> (first, last) report_no of the part that can be seen between these ends of the axis."""
     found = {}
     for begin, end in _runs(drawn.owner):
         x, number = drawn.x[begin:end], drawn.number[begin:end]
@@ -282,7 +282,7 @@ def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]
 
 
 def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
-    """Return the length of the wanted parts, in reports."""
+    """Return the number of training iterations from the first to the last report of the wanted parts."""
     parts = [(row[6] + wanted[row[3]][0], row[6] + wanted[row[3]][1]) for row in owners if row[3] in wanted]
     return max(end for _, end in parts) - min(begin for begin, _ in parts) + 1 if parts else 0
 
@@ -309,7 +309,7 @@ def _too_many(total: int, level: int) -> bool:
 def _records(
     cursor: Cursor, key: int, wanted: Mapping[int, tuple[int, int]], level: int
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
+    """Return the buckets of the wanted parts and the segment of each bucket, as two arrays of shape (R,), in order.
 
     Reports that no bucket of this level covers are read from lower levels or, if no bucket covers them, from the points.
     """
@@ -348,7 +348,7 @@ def _records(
 def _behind(
     wanted: Mapping[int, tuple[int, int]], segments: NDArray[np.int64], last: NDArray[Any], reports: int
 ) -> dict[int, tuple[int, int]]:
-    """Return the parts that the rows of a level do not cover, because they come after the last row.
+    """Return the wanted parts that come after the last row of a level, so that no row of this level covers them.
 
     Args:
         wanted: the requested parts.
@@ -372,7 +372,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return a bucket for each point."""
+    """Return a bucket for each point, which contains only this point."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records
@@ -443,7 +443,7 @@ def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Sp
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the lowest or highest value of every group that has a finite value; the earliest of equal values.
+    """Return the index of the lowest or highest value of each group with a finite value. Of equal values, the earliest counts.
 
     Args:
         values: (R,), the lowest or highest value of each bucket.
@@ -487,7 +487,7 @@ def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
 
 
 def _in_order(width: int, owners: Sequence[Any], drawn: Drawn) -> Columns:
-    """Return the curves in the order of their owners."""
+    """Return the curves of the segments in `owners`, in the order of `owners`."""
     places = {int(drawn.owner[begin]): (begin, end) for begin, end in _runs(drawn.owner)}
     found = [(row, places[row[3]]) for row in owners if row[3] in places]
     parts = [Part(row[0], row[1], row[2], row[4], row[5], row[6] + row[7], end - begin) for row, (begin, end) in found]

@@ -25,7 +25,7 @@ class Metrics:
         return self.names_of([experiment_id])[experiment_id]
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the `names` of each of several experiments, with one query."""
+        """Return the names of the metrics of each of several experiments, with one query."""
         with self._database.read() as connection:
             return names_of(connection, experiment_ids)
 
@@ -56,7 +56,7 @@ class Metrics:
                 every segment.
             low: the start of the range, on the axis `x`.
             high: the end of the range.
-            trials: numbers of trials; None for all.
+            trials: the numbers of the trials; None for all trials.
         """
         wanted = {"x": x, "x_metric": x_metric, "points": points, "low": low, "high": high, "trials": trials}
         return self.curve_columns(experiment_id, metric, **wanted).as_curves()  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class Metrics:
         high: float | None = None,
         trials: Sequence[int] | None = None,
     ) -> CurveColumns:
-        """Do the same as `curves`, but return all points in two arrays, which is quicker."""
+        """Return the same curves as `curves`, but with all points in two arrays, which is quicker."""
         if x not in get_args(Across):
             raise SpecError(f"expected one of {', '.join(get_args(Across))}, got {x!r}", "/x")
         if (x == "metric") != (x_metric is not None):
@@ -85,7 +85,7 @@ class Metrics:
     def curves_of_trial(
         self, experiment_id: int, trial: int, *, x: str = "step", x_metric: str | None = None, points: int = 1000
     ) -> list[tuple[str, list[CurveSegment]]]:
-        """Return the curve of every metric that a trial has reported, in the order of the first reports.
+        """Return the curve of every metric that a trial has reported, in the order in which the metrics were first reported.
 
         `x`, `x_metric` and `points` are the same as for `curves`.
         """
@@ -97,7 +97,7 @@ class Metrics:
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return (seconds since the experiment's start, best value by then), as two lists with an item for each improvement.
+        """Return two lists with an item for each improvement: seconds since the experiment's start, and best value.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
