@@ -97,7 +97,7 @@ NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "a failed trial does not end the other trials",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
-    "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
+    "raise_on_failed_trial": "a failed trial raises no exception; see result.trials and result.error",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
 }
 """Arguments of Ray Tune and Optuna that do not exist here, with what to use instead."""

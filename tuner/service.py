@@ -52,17 +52,17 @@ AGAIN_S = 2.0
 SILENT_S = 150.0
 """Seconds without a message after which a child process is replaced.
 
-A child sends a message every second, except during a call of the driver host. No such call takes this long.
+A child sends a message every second, except while it waits for an answer of the driver host. It never waits this long.
 """
 
 END_S = 2.0
 """Seconds to wait until the thread that writes to a child process has noticed that the child is dead."""
 
 MOST_LINES = 1000
-"""A child process is not sent any further `poke` while this many lines are waiting to be written to it."""
+"""While this many lines are waiting to be written to a child process, the service does not tell it of further news."""
 
 SPARE_AFTER_S = 15.0
-"""Seconds to wait after the driver is up before a child is started in reserve, because the first trials need the CPU."""
+"""Seconds after the driver is up before a spare child process is started. Until then, the first trials need the CPU."""
 
 FUTILE = 3
 """The Ray head is replaced after this many child processes in a row could not connect to it."""
@@ -236,7 +236,7 @@ class Supervisor:
             self._ended.wait(AGAIN_S if failed or self._futile else 0.0)
 
     def _keep(self) -> None:
-        """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone, or until the end."""
+        """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone or the service ends."""
         head: Head | None = None
         if self._headed and was_stopped(self.settings.home):
             self._say("`tuner serve --stop` has ended Ray; start the service again to continue")
@@ -352,7 +352,7 @@ class _Child:
     def poke(self) -> None:
         if (
             self._lines.qsize() < MOST_LINES
-        ):  # otherwise the child hangs; the driver host also checks for news by itself
+        ):  # with more lines, the child hangs; the driver host also checks for news by itself
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
@@ -515,7 +515,7 @@ def _because(settings: Settings) -> str:
 
 
 def _check_tokens(settings: Settings, store: Store) -> None:
-    """Raise SpecError if tokens are needed, but nobody has the role admin, by a token or by a group of the provider."""
+    """Raise SpecError if tokens are needed, but neither a token nor a group in the settings has the role admin."""
     by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
     if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(

@@ -26,7 +26,7 @@ DELIVERY_DAYS = 30
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
     """Delete old data, and return the number of deleted items by kind of data.
 
-    If one kind of data cannot be deleted, log the error and go on with the other kinds.
+    If one kind of data cannot be deleted, log the error and continue with the other kinds.
     """
 
     def before(days: float) -> float:

@@ -86,7 +86,7 @@ class _Stored(Collector):
             yield from self._found
 
     def _read(self) -> list[Family]:
-        up = GaugeMetricFamily("tuner_database_up", "1 if the database answers.")
+        up = GaugeMetricFamily("tuner_database_up", "1 if the database answers, else 0.")
         try:
             found = self._store.experiments.tally()
         except StoreError:
@@ -106,7 +106,7 @@ class _Stored(Collector):
         )
         saved = GaugeMetricFamily(
             "tuner_experiments_gpu_seconds_saved",
-            "GPU seconds that stopped trials would have used to reach max_t, at their own pace.",
+            "GPU seconds saved by stopping trials before max_t, estimated from the pace of each trial.",
             labels=["project"],
         )
         for family, seconds in ((used, found.gpu_seconds), (saved, found.gpu_seconds_saved)):
@@ -131,7 +131,7 @@ class _OfHost(Collector):
         info.add_metric([__version__], 1)
         yield info
         found = self._figures()
-        yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers.", value=found is not None)
+        yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers, else 0.", value=found is not None)
         if found is None:
             return
         for name, about, value in (

@@ -39,7 +39,10 @@ def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextM
 
 
 class Observe:
-    """The outermost ASGI middleware: gives each request an id, logs and counts the response, and completes `Location`."""
+    """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
+
+    It also adds the service's path prefix to the header Location of responses.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
         self._app = app

@@ -222,7 +222,7 @@ def _parameter() -> dict[str, Any]:
         }
         made = {"type": "object", "properties": properties, "required": ["type", *needed]}
         kinds.append({"title": kind, **made, "additionalProperties": False})
-    rest = {"title": "constant", "description": "a constant, or an object or a list of parameters"}
+    rest = {"title": "constant", "description": "a constant, or an object or list that contains parameters"}
     return {"title": "Parameter", "description": "the domain of a parameter", "anyOf": [*kinds, rest]}
 
 

@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:
-    """Return a duplicate of a listening socket whose protocol is set to TCP. Return other than IP sockets unchanged.
+    """Return a duplicate of a listening socket, with its protocol set to TCP. Return a socket that is not for IP unchanged.
 
     asyncio sets TCP_NODELAY on connections only if the listening socket has this protocol. Without TCP_NODELAY, the body of
     a response on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.

@@ -54,11 +54,11 @@ class Added(NamedTuple):
     messages: list[Message] | None
     """The messages for clients that have received everything before them; None if the news is too much for messages."""
     delivered: Callable[[], None]
-    """Must be called once the messages have been passed on. Until then, each poll returns the same news."""
+    """A function to call once the messages have been passed on. Until it is called, each poll returns the same news."""
 
 
 class Form(ABC):
-    """Makes the messages about one experiment in one of the two forms. Its methods read the database.
+    """Makes the messages of one experiment's stream. Each form of stream has a subclass. The methods read the database.
 
     `begin` and `added` are called by the one thread that reads for all clients. `missed` and `greeting` are called for single
     clients, each time in another thread.
@@ -211,7 +211,7 @@ class Channel:
         self.wake()
 
     def take(self, progress: Progress, messages: list[Message] | None) -> None:
-        """Add the messages that cover the log up to `progress`. None: there was too much news, so no messages were made."""
+        """Add messages that cover the log up to `progress`. If `messages` is None, there was too much news to make messages."""
         self.progress = progress
         if messages is None:
             self._messages.clear()
@@ -230,9 +230,9 @@ class Channel:
         self.changed = asyncio.Event()
 
     def position(self, seq: int) -> int | None:
-        """Return how many messages a client has that knows the log up to the event_seq `seq`.
+        """Return the number of messages that a client does not need, because it knows the log up to the event_seq `seq`.
 
-        Return None if the next message that the client needs is no longer kept.
+        This number is the client's position. Return None if the next message that the client needs is no longer kept.
         """
         if seq < self._since:
             return None
@@ -244,7 +244,7 @@ class Channel:
         return self.end - newer
 
     def behind(self, position: int) -> tuple[int, bytes] | None:
-        """Return what a client with this many messages still needs: (event_seq of the last message, all these messages).
+        """Return the messages that a client at this position still needs: (event_seq of the last message, all these messages).
 
         Return None if some of these messages are no longer kept.
         """

@@ -470,8 +470,8 @@ class ExperimentHandle:
                 nothing. None: do not check this.
             changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``. A `space` maps each
                 parameter that changes to its new domain, such as `tuner.uniform(0, 1)` or its JSON form, and each parameter to
-                remove to None. `assume` maps each new parameter to the value that it had in the trials so far, or to None if
-                the new search shall ignore the results of those trials.
+                remove to None. `assume` maps each new parameter to the value that it had in the trials so far, or to None to
+                ignore the results of those trials.
         """
         if isinstance(changes.get("space"), Mapping):
             changes["space"] = space_patch(changes["space"])

@@ -32,7 +32,7 @@ Found = list[tuple[ExperimentRecord, Space]]
 
 
 def with_earlier(store: Store, spec: Spec) -> Spec:
-    """Return the spec with what its `warm_start` leads to. If it has no `warm_start`, but "auto" would help, add a note.
+    """Return the spec with what was learned from its `warm_start`; without one, add a note if "auto" would find experiments.
 
     Raises:
         SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.

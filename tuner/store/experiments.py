@@ -78,8 +78,8 @@ class Experiments:
         before that, the experiment stays failed for this reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict
-        if that experiment has a different spec. Raise SpecError if the spec names another project than the one this store is
-        limited to.
+        if that experiment has a different spec. Raise SpecError if the spec names a project other than the one to which this
+        store is limited.
         """
         if self._project not in (None, spec.project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")

@@ -32,7 +32,7 @@ LOOK_S = 0.25
 ExperimentName = Annotated[
     str, Path(description="the experiment: exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
 ]
-Lease = Annotated[str, Path(description="`lease` of the assignment", examples=["0-1-0123456789abcdef"])]
+Lease = Annotated[str, Path(description="the `lease` of the assignment", examples=["0-1-0123456789abcdef"])]
 GONE: dict[int | str, dict[str, Any]] = {
     410: {
         "model": Problem,
@@ -62,7 +62,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     if assignment is None:
         await asyncio.to_thread(_open, here.store, experiment)
         return Response(status_code=204, headers={"Retry-After": "1"})
-    if given.request is None and await request.is_disconnected():  # nobody would run the trial
+    if given.request is None and await request.is_disconnected():  # the agent is gone, so nobody would run the trial
         await _ask(here, "release", record.public_id, {"lease": assignment["lease"]}, ANSWER_S)
     return _json(schemas.Assignment.of(assignment), 201)
 

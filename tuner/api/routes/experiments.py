@@ -49,7 +49,7 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
-"""The most reports that an experiment may have to be replayed. The replay of so many reports takes about ten seconds."""
+"""Experiments with more reports than this are not replayed. A replay of this many reports takes about ten seconds."""
 
 IdempotencyKey = Annotated[
     str | None,

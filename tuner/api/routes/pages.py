@@ -16,7 +16,7 @@ OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "sett
 """The first segments of the paths that the web UI shows."""
 
 RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""The first segments of paths that programs use. A wrong path that begins so gets a problem+json response, never the web UI."""
+"""The first segments of paths that programs use. A wrong path below one of them gets an error in JSON, never the web UI."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}

@@ -103,7 +103,7 @@ class StartCheckpoint(Model):
     """The checkpoint that a trial continues from."""
 
     id: Annotated[str, Field(description="ckp_...")]
-    uri: Annotated[str, Field(description="the URI that the agent that saved the checkpoint has reported")]
+    uri: Annotated[str, Field(description="the URI of the checkpoint, as reported by the agent that saved it")]
     iteration: Annotated[int, Field(description="the iteration of the report that the checkpoint belongs to")]
 
 
@@ -142,7 +142,9 @@ class Assignment(Model):
         Field(description="the experiment's storage; the driver deletes checkpoints there that are no longer needed"),
     ]
     space: Annotated[Json | None, Field(description="the search space")]
-    stop_grace_s: Annotated[float, Field(description="seconds within which the agent must stop after `wanted` says so")]
+    stop_grace_s: Annotated[
+        float, Field(description="seconds that the agent has to stop the training once `wanted` asks for it")
+    ]
     hang_timeout_s: Annotated[
         float | None,
         Field(description="if the trial makes no report for this many seconds, it counts as hung; null: no limit"),

@@ -111,7 +111,7 @@ class Changes(Model):
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
     """Return the JSON of an entry of the log, as a server-sent event has it.
 
-    A decision has the fields of `Decision`. The other fields of other entries depend on their kind.
+    A decision has the fields of `Decision`. All other entries have a number, a time, a kind, and fields that depend on the kind.
     """
     data = (
         {} if item.event == "model_fitted" else dict(item.data)

@@ -76,8 +76,8 @@ class Curves(Model):
         int,
         Field(
             description=(
-                "into how many reports per bucket the curves were divided; the lowest and the highest report of each bucket are "
-                "returned; 1: all reports are returned"
+                "the number of reports in each bucket; only the lowest and highest report of each bucket are returned; 1: all "
+                "reports are returned"
             )
         ),
     ]

@@ -376,7 +376,7 @@ class ExperimentPage(PageOf[Experiment]):
 
 @functools.lru_cache(maxsize=256)
 def labels(space: str) -> dict[str, list[Any]]:
-    """Return path of a parameter -> labels of its choices, for parameters whose values are indices of choices.
+    """Return a mapping from paths of parameters to labels of choices, for parameters whose values are indices of choices.
 
     `space` is the search space as a JSON string.
     """

@@ -22,7 +22,7 @@ Number = float | None
 
 
 def rfc3339(time: float) -> str:
-    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. Times that are no dates become 1970-01-01."""
+    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
     if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
         time = 0.0
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

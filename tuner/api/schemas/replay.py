@@ -27,7 +27,8 @@ class ReplayRequest(Model):
     search: Annotated[
         str | Json | None,
         Field(
-            description="the searcher, as in a spec; for each proposal the nearest recorded trial is used; null: recorded order"
+            description="the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is "
+            "used; null: the recorded trials in their order"
         ),
     ] = None
     max_concurrent_trials: Annotated[
@@ -84,7 +85,7 @@ class ReplayTotals(Model):
     trials: Annotated[int, Field(description="the number of trials that were started")]
     reports: Annotated[int, Field(description="the number of reports of all trials together")]
     training_s: Annotated[
-        float, Field(description="seconds that all trials together were trained, not counting the time to start them")
+        float, Field(description="seconds of training, summed over all trials, not counting the time to start them")
     ]
     duration_s: Annotated[
         float, Field(description="seconds from the start of the first trial to the end of the experiment")

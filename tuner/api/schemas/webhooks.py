@@ -147,7 +147,7 @@ class Delivery(Model):
         int | None, Field(description="the HTTP status of the receiver's latest response; null: there was no response")
     ]
     last_error: Annotated[
-        str | None, Field(description="why the latest attempt failed; null: it did not fail, or there was none")
+        str | None, Field(description="why the latest attempt failed; null: it succeeded, or there has been no attempt")
     ]
     created_at: Timestamp
     ended_at: Annotated[

@@ -1252,7 +1252,7 @@ export interface components {
             } | null;
             /**
              * Stop Grace S
-             * @description seconds within which the agent must stop after `wanted` says so
+             * @description seconds that the agent has to stop the training once `wanted` asks for it
              */
             stop_grace_s: number;
             /**
@@ -1963,7 +1963,7 @@ export interface components {
             x: "step" | "user_step" | "time";
             /**
              * Width
-             * @description into how many reports per bucket the curves were divided; the lowest and the highest report of each bucket are returned; 1: all reports are returned
+             * @description the number of reports in each bucket; only the lowest and highest report of each bucket are returned; 1: all reports are returned
              */
             width: number;
             /**
@@ -2082,7 +2082,7 @@ export interface components {
             last_status: number | null;
             /**
              * Last Error
-             * @description why the latest attempt failed; null: it did not fail, or there was none
+             * @description why the latest attempt failed; null: it succeeded, or there has been no attempt
              */
             last_error: string | null;
             /**
@@ -2565,7 +2565,7 @@ export interface components {
          * Forecast
          * @description A forecast of an experiment from its newest event to its end.
          *
-         *     It is based on recorded searches, and on how much they still improved at the same stage.
+         *     It is based on how much other searches, which were recorded earlier, still improved at the same stage.
          */
         Forecast: {
             /**
@@ -3312,7 +3312,7 @@ export interface components {
             reports: number;
             /**
              * Training S
-             * @description seconds that all trials together were trained, not counting the time to start them
+             * @description seconds of training, summed over all trials, not counting the time to start them
              */
             training_s: number;
             /**
@@ -3478,7 +3478,7 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration at which the segment started; 0 if without a checkpoint
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
@@ -3560,7 +3560,7 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration at which the segment started; 0 if without a checkpoint
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
@@ -3577,7 +3577,7 @@ export interface components {
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description the segment of that trial that saved the source checkpoint
+             * @description the ordinal of the segment that saved the source checkpoint
              */
             source_ordinal: number | null;
             /**
@@ -3721,7 +3721,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description the URI that the agent that saved the checkpoint has reported
+             * @description the URI of the checkpoint, as reported by the agent that saved it
              */
             uri: string;
             /**
@@ -5336,7 +5336,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description the searcher, as in a spec; for each proposal the nearest recorded trial is used; null: recorded order
+             * @description the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is used; null: the recorded trials in their order
              * @default null
              */
             search: string | {
@@ -9767,7 +9767,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -9886,7 +9886,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10005,7 +10005,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10120,7 +10120,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10239,7 +10239,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10358,7 +10358,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10477,7 +10477,7 @@ export interface operations {
             path: {
                 /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
