@@ -213,7 +213,7 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 
 
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
-    """Return the remaining training if further trials train as long as the trials so far. A running trial counts as half."""
+    """Return the remaining training if further trials train as long as the trials so far. Running trials count as half done."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
     if record.spec.num_samples is None or not ended:
         return None

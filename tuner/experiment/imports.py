@@ -1,4 +1,4 @@
-"""Write a search that another tool has run into the database, as an experiment that has ended.
+"""Import a search that another tool has run, as an experiment that has ended.
 
 The log of an imported experiment has the same form as any other log. The same core folds it, and the page, `tuner.load`,
 `warm_start` and `tuner.replay` can read it.

@@ -165,7 +165,7 @@ def parse_spec(
     """Return the spec that this JSON describes, with all defaults filled in.
 
     Args:
-        data: the JSON.
+        data: the JSON form of the spec.
         space_blob: the pickled Python objects of the space, which JSON cannot express.
         code: the hash of a pickled training function that is used instead of an entrypoint.
         parts: the Python objects for which the spec has placeholders of the type "python".

@@ -146,11 +146,11 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a trial with changes. Params of branches that are no longer chosen are left out.
+    """Return the params of a trial with the changes applied. Params of branches that are no longer chosen are left out.
 
     Raises:
         SpecError: the changes do not fit the search space; or the trial's configuration is from an earlier space and does not
-            lie in the current one, and the changes lack the missing values.
+            lie in the current one, and the changes do not give the missing values.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present

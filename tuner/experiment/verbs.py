@@ -208,7 +208,7 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
     if record.incomplete:
         return record.error or "its import is not complete"
     if record.thinned_at is not None:
-        return f"{explanation(record.thinned_at, 'that')}; a fork of it can run"
+        return f"{explanation(record.thinned_at, 'continuing it')}; a fork of it can run"
     return None
 
 

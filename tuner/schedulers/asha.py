@@ -62,7 +62,7 @@ class ASHAScheduler(SuccessiveHalving):
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:
-        """Return the trial's score, or a value below all scores if the trial violates the constraints: the more, the lower."""
+        """Return the trial's score, or a value below all scores if it violates the constraints, lower for larger violations."""
         excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
         return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 

@@ -66,7 +66,7 @@ def _choice(
         return "fifo", {"type": "random"}, "fifo, since the space has no parameters"
     if given:
         if searcher == "bohb" and end is not None:
-            return "hyperband", {"type": "random"}, f"hyperband with max_t {end}, whose levels bohb learns from"
+            return "hyperband", {"type": "random"}, f"hyperband with max_t {end}, because bohb learns from its levels"
         if end is None or searcher in MODELS:
             cause = (
                 "early stopping needs max_t"

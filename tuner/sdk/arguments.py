@@ -126,7 +126,7 @@ def run_config(config: Any) -> dict[str, Any]:
 
 
 def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks of a `RunConfig` that can be called here. Warn about callbacks that cannot."""
+    """Return the callbacks of a `RunConfig` that can be called here. Warn about those that cannot be called."""
     used = []
     for callback in callbacks:
         if any(

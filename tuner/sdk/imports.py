@@ -42,7 +42,7 @@ def import_optuna(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Write a study of Optuna into this home's database, as an experiment that has ended, and return its result.
+    """Import an Optuna study into this home's database, as an experiment that has ended, and return its result.
 
     The experiment's page shows all trials and curves, and a new search over the same parameters can learn from it:
     ``tuner.run(..., warm_start=["NAME"])``. Trials that were pruned count as stopped. Trials that have not ended are left out.
@@ -106,8 +106,8 @@ def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.St
 def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
     """Return the parameters that all trials have. A domain contains all values that any trial could have drawn.
 
-    Parameters that only some trials have depend on the values of these. They are not part of the space, but trials keep their
-    values for them.
+    Parameters that only some trials have depend on the values of other parameters. They are not part of the space, but trials
+    keep their values for them.
     """
     import optuna
 
@@ -173,7 +173,7 @@ def import_ray(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Write a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
+    """Import a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
 
     Only ``params.json`` and ``result.json`` of each trial are read; no pickles are loaded. Trials with an ``error.txt`` count
     as failed. Other trials count as stopped if they have fewer results than the longest trial.

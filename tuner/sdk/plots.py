@@ -159,7 +159,7 @@ def importance(search: Search) -> Figure:
     shares = anova.importance(search.space, search.objectives[0].mode, records)
     if not shares:
         raise SpecError(
-            f"the importance of parameters needs {anova.MIN_RECORDS} trials that have ended with a value and a search space; "
+            f"the importance of parameters needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
             f"there are {len(records)} trials and {len(search.space)} parameters",
             "/kind",
         )

@@ -153,9 +153,9 @@ def run(
         executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
             "local" if trials have one worker and need only CPUs, and the script does not use Ray; else "ray".
             "agents" is for experiments that are created at a service.
-        ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
-            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next
-            call starts at once.
+        ray_address: address of a Ray cluster. None: the cluster that this process is connected to, or a private one on this
+            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next call
+            starts at once.
         address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. The token
             comes from TUNER_TOKEN. The function is sent by value, and only the service's workers unpickle it. None: run
             from this process.
@@ -223,7 +223,7 @@ def _search(given: Mapping[str, Any]) -> Result:
 
 def _check_required(given: Mapping[str, Any]) -> None:
     meanings = {
-        "metric": "the name of the reported value to search by",
+        "metric": "the name of the reported value to optimize",
         "mode": "'min' or 'max': whether lower or higher values are better",
     }
     if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:

@@ -82,7 +82,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
 
 
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
-    """Return the searcher that is meant by an argument from Python code.
+    """Return the searcher for an argument that was passed in Python.
 
     `argument` may be a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
     `ray.tune.search.Searcher`.

@@ -92,7 +92,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number that stands for a value. For a text that no trial has, return one that keeps it in sorted order."""
+        """Return the number that stands for a value. For a text that no trial has, return a number that keeps the order."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))

@@ -106,6 +106,8 @@ def insert(
         # transaction.
         cursor.execute(_LOCK, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
-            raise Conflict(f"{public_id} cannot be continued: {explanation(thinned_at, 'that')}; a fork of it can run")
+            raise Conflict(
+                f"{public_id} cannot be continued: {explanation(thinned_at, 'continuing it')}; a fork of it can run"
+            )
     values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
     return int(cursor.value(_INSERT, values))

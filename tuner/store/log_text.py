@@ -74,7 +74,7 @@ def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
 
 
 def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
-    """Load the last `limit` kept bytes. If `tail` is given, return only their last `tail` lines."""
+    """Return the last `limit` kept bytes of the log. If `tail` is given, return only their last `tail` lines."""
     if query.tail is None:
         return _loaded(pieces, _end(pieces, query.limit))
     if query.tail == 0:

@@ -161,7 +161,9 @@ class SegmentRecord:
     public_id: Annotated[str, About("seg_...", name="id")]
     ordinal: Annotated[int, About("the number of the segment within its trial, counted from 1")]
     cause: Annotated[Cause, About("why it was started")]
-    start_iteration: Annotated[int, About("training_iteration at which the segment started; 0 if without a checkpoint")]
+    start_iteration: Annotated[
+        int, About("training_iteration at which the segment started; 0 without a checkpoint to start from")
+    ]
     params: Annotated[Mapping[str, Any], About("the configuration that the segment trains with, as a flat mapping")]
     source_checkpoint: Annotated[
         str | None, About("the checkpoint that the segment started from, if any", name="source_checkpoint_id")
@@ -169,7 +171,7 @@ class SegmentRecord:
     source_trial: Annotated[
         int | None, About("the trial that saved the segment's source checkpoint", name="source_trial_number")
     ]
-    source_ordinal: Annotated[int | None, About("the segment of that trial that saved the source checkpoint")]
+    source_ordinal: Annotated[int | None, About("the ordinal of the segment that saved the source checkpoint")]
     placement: Annotated[Mapping[str, Any], About("the nodes and devices of the segment's ranks")]
     warm: Annotated[
         bool | None, About("whether the segment ran in worker processes of a finished trial; null until it has started")

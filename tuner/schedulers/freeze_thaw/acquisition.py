@@ -201,7 +201,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return `count` of the indices in `best_first`, in ascending order: the best, but always that of the held trial."""
+    """Return `count` of the indices in `best_first`, ascending: the best ones, but in any case the index of the held trial."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1
@@ -257,7 +257,7 @@ def _best_new(
 ) -> tuple[Winner | None, float]:
     """Return the best new configuration, or None if none is left, and the logarithm of its adjusted chance.
 
-    If `q.few`, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
+    If `q.few` is true, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
     trials, improved by hill climbing. A candidate is first forecast as if it differed from all earlier configurations. If
     it is close to an earlier configuration, its chance is then reduced, and reduced further by the probability that it
     repeats that configuration exactly.
@@ -316,7 +316,7 @@ def _climbed(
     """Return the points at which hill climbs end, and the values of these points.
 
     The climbs begin at the best of these points: scattered points, neighbours of `top` (the points of the best trials),
-    and `hints` with their neighbours. If `quick`, there are fewer climbs, and each has two steps.
+    and `hints` with their neighbours. If `quick` is true, there are fewer climbs, and each has two steps.
     """
     around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))

@@ -29,7 +29,7 @@ def share_of_model(between_s: float, trials: int) -> float:
 
 
 def goes_on(rank: int, entries: int) -> bool:
-    """Return True if a trial with this rank is among the best third of the entries, but at least if it is the best."""
+    """Return True if a trial with this rank is the best one, or among the best third of the entries."""
     return rank <= max(1, entries // KEEP)
 
 

@@ -329,7 +329,7 @@ class Posterior:
         return self._moments(k, line, np.array([tau]))
 
     def left_out(self) -> Floats:
-        """Return the mean of each result (n,), in units of z, given only the results of all other trials.
+        """Return the predicted mean of each result (n,), in units of z, given only the results of all other trials.
 
         The mean is computed from the inverse of the kernel matrix, block by block (Rasmussen and Williams, 2006, section
         5.4.2).

@@ -20,7 +20,7 @@ Result = tuple[int, int, float | None]
 
 
 def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
-    """Return the results, in which those that violate the constraints have lower scores.
+    """Return the results with lower scores for those that violate the constraints.
 
     A result that violates the constraints is ranked below 90 % of the results within them, and lower if the violation is
     larger. It stays on the scale of the other scores, so that the model can learn where the constraints hold. If no result

@@ -69,7 +69,7 @@ class FreezeThawScheduler(Scheduler):
             previous level. None: 1, or max_t / 64 if max_t is below 2.
         budget: ends the search when all trials together have trained for this many full trainings. None: the
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
-            that is less). Without either, and if the experiment has a time budget, there is no limit.
+            that is less). If the experiment has neither, but a time budget, there is no limit.
         finish_best: True to train the leading trial, the one with the best value so far, to max_t before the search
             ends. The training that it still needs, up to half of the budget, is reserved for it. With a budget below
             one full training, no trial is trained to the end.

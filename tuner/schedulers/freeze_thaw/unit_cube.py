@@ -26,7 +26,7 @@ MOST_POSITIONS = 1000  # a finer grid counts as continuous
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter.
+    """The axis of one parameter in the unit cube.
 
     Attributes:
         kind: "continuous"; "grid" for discrete ordered values; "choice" for unordered categories.

@@ -65,7 +65,7 @@ class PbtState:
 class PopulationBasedTraining(Scheduler):
     """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
 
-    The trial continues from the checkpoint of that member, its donor, with a changed copy of the donor's configuration; see
+    It continues from the checkpoint of the better member, its *donor*, with a changed copy of the donor's configuration; see
     `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
     that have trained least come first. Only members with a checkpoint can be donors. If no member of the top quantile has a
     checkpoint yet, the trial continues unchanged, and a note in the log says so.

@@ -96,7 +96,7 @@ def from_json(data: Mapping[str, Any] | None, pointer: str = "/stop") -> Stopper
 
 
 def from_argument(argument: Any, pointer: str = "/stop") -> Stopper | None:
-    """Return the stopper that is meant by an argument from Python code.
+    """Return the stopper for an argument that was passed in Python.
 
     `argument` may be a Stopper, a dict as for `from_json`, a function, a list of these, or one of Ray Tune's stoppers.
     None stays None.

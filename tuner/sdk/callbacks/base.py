@@ -46,7 +46,7 @@ class Callback:
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:
-        """Prepare; called before any other method. folder: a folder in the home for files of this experiment."""
+        """Prepare for the calls of the other methods. folder: a folder in the home for files of this experiment."""
 
     def on_trial_start(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the start of a trial."""

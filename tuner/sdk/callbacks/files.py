@@ -16,7 +16,7 @@ FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
 
 
 class CSVLoggerCallback(Callback):
-    """Writes ``FOLDER/trial_00003/progress.csv``, a row for each report, and ``params.json`` with the configuration.
+    """Writes ``FOLDER/trial_00003/progress.csv`` with a row for each report, and ``params.json`` with the configuration.
 
     The columns are the metrics of the trial's first report. After a resume, new rows are appended; no row is written twice.
 

@@ -365,7 +365,7 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
 
 
 def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace the report numbers in `x` by the steps that the training code reported. Leave out reports without a step."""
+    """Replace the report numbers in `x` with the steps that the training code reported. Leave out reports without a step."""
     numbers = list(zip(drawn.owner.tolist(), drawn.x.astype(np.int64).tolist(), strict=True))
     steps: dict[tuple[int, int], int] = {}
     for at in range(0, len(numbers), MAX_LOOKUPS):

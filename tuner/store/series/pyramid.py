@@ -114,7 +114,8 @@ class _Open:
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    The points of running segments that no row covers yet are kept in memory. They are read if a segment is not in memory.
+    The points of running segments that no row covers yet are kept in memory. They are read from the database if a segment is
+    not in memory.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -126,7 +127,7 @@ class Pyramid:
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
-        """Add the points of one report, before they are inserted. Do nothing if the report is already known."""
+        """Add the points of one report, before they are inserted into the table. Do nothing if the report is already known."""
         known = self._open.get(segment) or self._load(cursor, segment)
         if report_no > known.last_no:
             known.points += points

@@ -196,7 +196,7 @@ class Writer:
         raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
 
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """Update rows that earlier batches or users have written: decisions and commands that are settled now."""
+        """Mark the decisions and commands that this batch settles as done or superseded. Their rows exist already."""
         if batch.carried_out:
             cursor.executemany(
                 "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",

@@ -62,7 +62,7 @@ class ClassForm:
     def __call__(self, config: dict[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.cls.__name__} runs inside a trial: pass it to tuner.run")
+            raise session.OutsideTrial(f"{self.cls.__name__} works only inside a trial: pass it to tuner.run")
         steps = self._create(config, here)
         try:
             if here.checkpoint is not None:

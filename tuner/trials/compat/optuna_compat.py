@@ -52,7 +52,7 @@ class Objective:
     def __call__(self, config: Mapping[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.__name__} runs inside a trial: pass it to tuner.run")
+            raise session.OutsideTrial(f"{self.__name__} works only inside a trial: pass it to tuner.run")
         trial = Trial(here, config, self.metrics)
         cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
         try:

@@ -51,7 +51,7 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""The private names of Ray's modules that are used here. `missing` lists the names that the installed Ray does not have."""
+"""The private names of Ray that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
@@ -301,7 +301,7 @@ class TuneSession:
         self._state[key] = value
 
     def __getattr__(self, name: str) -> Any:
-        raise NotHere(f"Ray uses {name!r} of its session, which a trial of tuner does not have")
+        raise NotHere(f"Ray uses the attribute {name!r} of its session, which does not exist in a trial of tuner")
 
 
 class TrainFunctions:

@@ -224,14 +224,14 @@ class Watch:
         return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are stored")
 
     async def _never_ready(self, rank: int) -> Failure:
-        message = f"was not ready to train within {_ready_s(self._run.launch):g} s"
+        message = f"the rank was not ready to train within {_ready_s(self._run.launch):g} s"
         return await self._failure(rank, "hang", message)
 
     async def _stayed(self, ranks: Sequence[int]) -> Failure:
         answers = await self._run.ask("progress", ranks)
         known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
         message = (
-            f"did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
+            f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
             + ": every rank must call tuner.report equally often and must not catch its exceptions"
         )

@@ -299,7 +299,7 @@ def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -
                 _pickle(value, names)
                 sent[part][name] = value
             except Exception as error:
-                log.debug("%s.%s stays on the worker: %s", part, name, error)
+                log.debug("%s.%s is not copied from the worker to the script: %s", part, name, error)
     return _pickle(sent, names)
 
 

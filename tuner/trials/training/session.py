@@ -156,7 +156,7 @@ class Watch(Protocol):
     """A check for a mistake in training code that does not raise an error."""
 
     def check(self) -> str | None:
-        """Look for the mistake, at a report.
+        """Check at a report whether the mistake was made.
 
         Return a message if the mistake was made, "" if it was not, and None if that is not known yet.
         """

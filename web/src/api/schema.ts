@@ -3478,7 +3478,7 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration at which the segment started; 0 if without a checkpoint
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
@@ -3560,7 +3560,7 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration at which the segment started; 0 if without a checkpoint
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
@@ -3577,7 +3577,7 @@ export interface components {
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description the segment of that trial that saved the source checkpoint
+             * @description the ordinal of the segment that saved the source checkpoint
              */
             source_ordinal: number | null;
             /**
