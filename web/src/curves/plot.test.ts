@@ -149,9 +149,10 @@ describe("the chart of curves", () => {
     const strokesAtTheEnd = async (changes: boolean) => {
       await begin(long);
       vi.advanceTimersByTime(10_000); // nothing is left to be drawn
-      plot.setData(data(more(long, 3)));
+      const once = more(long, 3);
+      plot.setData(data(once));
       vi.advanceTimersByTime(3000); // all are being drawn on the hidden canvas
-      if (changes) plot.setData(data(more(long, 5)));
+      if (changes) plot.setData(data(more(once, 5)));
       calls.length = 0;
       vi.advanceTimersByTime(500);
       const shown = calls.lastIndexOf("drawImage");
