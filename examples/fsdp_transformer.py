@@ -71,10 +71,8 @@ SCHEDULERS = {
 
 
 def main(scheduler: str = "asha", **options: Any) -> tuner.Result:
-    defaults = {"num_samples": 6, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 9}
-    return tuner.run(
-        train, SPACE, metric="loss", mode="min", scheduler=SCHEDULERS[scheduler](), **{**defaults, **options}
-    )
+    options = {"num_samples": 6, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 9, **options}
+    return tuner.run(train, SPACE, metric="loss", mode="min", scheduler=SCHEDULERS[scheduler](), **options)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ class Report(TrainerCallback):
             group["lr"] = self.lr
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.metrics = {"accuracy": kwargs["metrics"]["eval_accuracy"], "lr": kwargs["optimizer"].param_groups[0]["lr"]}
+        lr = kwargs["optimizer"].param_groups[0]["lr"]
+        self.metrics = {"accuracy": kwargs["metrics"]["eval_accuracy"], "epoch": state.epoch, "lr": lr}
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         tuner.report(self.metrics, checkpoint=f"{args.output_dir}/checkpoint-{state.global_step}")
@@ -70,10 +71,8 @@ SCHEDULERS = {
 
 
 def main(scheduler: str = "asha", **options: Any) -> tuner.Result:
-    defaults = {"num_samples": 6, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 9}
-    return tuner.run(
-        train, SPACE, metric="accuracy", mode="max", scheduler=SCHEDULERS[scheduler](), **{**defaults, **options}
-    )
+    options = {"num_samples": 6, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 9, **options}
+    return tuner.run(train, SPACE, metric="accuracy", mode="max", scheduler=SCHEDULERS[scheduler](), **options)
 
 
 if __name__ == "__main__":

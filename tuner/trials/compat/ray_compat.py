@@ -517,14 +517,15 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
     return None
 
 
-def without_resources(trainable: Any) -> tuple[Any, Any]:
+def without_resources(trainable: Any, constants: Callable[[], Mapping[str, Any]] = dict) -> tuple[Any, Any]:
     """Return the trainable, and the resources that `ray.tune.with_resources` or the class itself requests.
 
-    The resources are None if none are requested.
+    The resources are None if none are requested. constants: returns what all configurations have in common, on which the
+    request of a class may depend.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)
-        return trainable, request({}) if request is not None else None
+        return trainable, request(dict(constants())) if request is not None else None
     request = getattr(trainable, TUNE_RESOURCES, None)
     if request is None or not isinstance(trainable, FunctionType):
         return trainable, request
