@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> None:
 def main(**options: Any) -> tuner.Result:
     rows = [{"image": image, "label": label} for image, label in zip(*load_digits(return_X_y=True), strict=True)]
     # without materialize(), every trial would run the pipeline again, in each epoch
-    data = ray.data.from_items(rows).random_shuffle(seed=0).map_batches(scaled).materialize()
+    data = ray.data.from_items(rows, override_num_blocks=8).random_shuffle(seed=0).map_batches(scaled).materialize()
     training, held_out = data.split_at_indices([1437])
     trainer = TorchTrainer(
         train,
@@ -61,6 +61,8 @@ def main(**options: Any) -> tuner.Result:
 
 
 if __name__ == "__main__":
+    ray.init(include_dashboard=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
     result = main()
     print(result)
     print(f"each of 2 ranks read {result.best_trial.metrics['rows']:.0f} of 1437 rows per epoch")

@@ -54,6 +54,8 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
+TRAINABLE_TRIAL = "TRIAL_INFO"
+"""The global variable with which a `ray.tune.Trainable` finds its trial in its configuration."""
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
 """The attribute that `ray.tune.with_resources` sets. `TUNE_WRAPPERS` is the module that defines that function."""
@@ -99,7 +101,9 @@ def _missing_of_tune() -> list[str]:
 
     used = {*tune.Trainable.__init__.__code__.co_names, *vars(tune.Trainable)}
     found = [
-        f"ray.tune.Trainable.{name} is gone" for name in (*TRAINABLE_COUNTS, *TRAINABLE_DIRECTORY) if name not in used
+        f"ray.tune.Trainable.{name} is gone"
+        for name in (*TRAINABLE_COUNTS, *TRAINABLE_DIRECTORY, TRAINABLE_TRIAL)
+        if name not in used
     ]
 
     def function(config: dict[str, Any], data: Any) -> None: ...
@@ -430,7 +434,7 @@ class RayTrainable:
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
         from ray.tune import Trainable
 
-        self._object = _in_trial(cls, objects, trial)(dict(config))
+        self._object = _in_trial(cls, config, objects, trial)
         self._trial = trial
         self.saves = cls.save_checkpoint is not Trainable.save_checkpoint  # type: ignore[attr-defined]
 
@@ -472,25 +476,33 @@ _STATE = "_trainable_state.pkl"
 _COUNTS = "_trainable_counts.json"
 
 
-def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
-    """Prepare the class as Ray Tune would, with the directory and the names of the trial."""
+def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> Any:
+    """Make the object as Ray Tune would, with the directory and the names of the trial.
 
-    def setup(self: Any, config: dict[str, Any]) -> None:
-        cls.setup(self, config, **objects)
+    Its type is the class itself, not a subclass: RLlib pickles it with each checkpoint, and a checkpoint must also be
+    readable elsewhere.
+    """
+    from ray.tune.result import TRIAL_INFO
 
-    def _setup_logdir(self: Any) -> None:
-        self._logdir = trial.directory()
+    made = cls.__new__(cls)
+    made._setup_logdir = lambda: setattr(made, TRAINABLE_DIRECTORY[0], trial.directory())
+    made.setup = lambda config: cls.setup(made, config, **objects)
+    made.__init__({**config, TRIAL_INFO: _TrialInfo(trial)})
+    del made._setup_logdir, made.setup
+    return made
 
-    methods = {
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "setup": setup,
-        "_setup_logdir": _setup_logdir,
-        "trial_id": property(lambda self: trial.context.trial_id),
-        "trial_name": property(lambda self: f"trial_{trial.context.trial_number:05d}"),
-        "trial_resources": property(lambda self: trial.resources()),
-    }
-    return type(cls.__name__, (cls,), methods)
+
+class _TrialInfo:
+    """The object in which a `ray.tune.Trainable` looks up what it knows of its trial."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self.trial_id = trial.context.trial_id
+        self.trial_name = f"trial_{trial.context.trial_number:05d}"
+
+    @property
+    def trial_resources(self) -> Any:
+        return self._trial.resources()
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
