@@ -286,7 +286,7 @@ def _records(
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
     steps = np.diff(segments)
-    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually they are already in order
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually the rows are already in order
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
@@ -410,7 +410,7 @@ def _points(
     match span.x:
         case "step":
             x = records[f"{point}_step"][at].astype(np.float64)
-        case "user_step":  # buckets have no user_step: `_by_user_step` looks it up by the number of the report
+        case "user_step":  # buckets have no user_step: `_by_user_step` looks up the step by the report's number
             x = number.astype(np.float64)
         case "time":
             x = records[f"{point}_time"][at] - span.begin
