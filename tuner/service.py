@@ -239,7 +239,7 @@ class Supervisor:
         """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone or the service ends."""
         head: Head | None = None
         if self._headed and was_stopped(self.settings.home):
-            self._say("`tuner serve --stop` has ended Ray; start the service again to continue")
+            self._say("Ray was ended by `tuner serve --stop`; start the service again to continue")
             self._ended.wait()
             return
         child = self._child = self._take_spare() or self._new_child(reserve=False)

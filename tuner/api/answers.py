@@ -15,12 +15,26 @@ from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
 from tuner.errors import SpecError, Stale
 from tuner.experiment.spec import escape
 from tuner.names import did_you_mean
-from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
+from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 M = TypeVar("M", bound=BaseModel)
 
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
+AcrossQuery = Annotated[
+    Across,
+    Query(
+        description=(
+            "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
+            "`tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, "
+            "over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no "
+            "place on the axis are left out"
+        )
+    ),
+]
+XMetric = Annotated[
+    str | None, Query(max_length=1000, description="the name of the metric on the x axis; only with x=metric")
+]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 

@@ -340,10 +340,11 @@ def source_of(scope: Scope) -> str:
     return address
 
 
-def check_allowed(request: Request) -> None:
+async def check_allowed(request: Request) -> None:
     """Refuse an API request that did not pass `Authenticate`.
 
-    Every route of the API depends on this check, so that no route is left open by mistake.
+    Every route of the API depends on this check, so that no route is left open by mistake. This is a coroutine, because FastAPI
+    would run a plain function in a thread.
     """
     if not request.scope.get("state", {}).get("is_allowed"):
         raise HTTPException(401, "the token of this call was not checked", {"WWW-Authenticate": 'Bearer realm="tuner"'})

@@ -13,6 +13,7 @@ this machine can reach. But any website that is open in a browser on this machin
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -57,6 +58,9 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
+        self._allowed = functools.lru_cache(maxsize=256)(
+            self._is_allowed
+        )  # nearly all requests have the same Host header
         self._any_host = (
             settings.auth == "on"
         )  # because a website that resolves to this service has neither token nor cookie
@@ -104,7 +108,7 @@ class Guard:
             return 415, f"expected JSON in UTF-8, got charset={charset}"
         return None
 
-    def _allowed(self, host: str) -> bool:
+    def _is_allowed(self, host: str) -> bool:
         if self._any_host:
             return True
         try:

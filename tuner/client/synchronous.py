@@ -550,7 +550,8 @@ class ExperimentHandle:
         self,
         metric: str | None = None,
         *,
-        x: Literal["step", "user_step", "time"] = "step",
+        x: schemas.Across = "step",
+        x_metric: str | None = None,
         trials: Sequence[int] | None = None,
         points: int | None = None,
         limit: int | None = None,
@@ -559,12 +560,15 @@ class ExperimentHandle:
 
         Args:
             metric: the name of the metric.
-            x: the horizontal axis: the training_iteration, the step that the training code passed, or the time in seconds.
+            x: the horizontal axis: the training_iteration ("step"), the step that the training code passed ("user_step"),
+                seconds since the experiment's start ("time"), seconds for which the trial has trained ("trial_time"), or
+                another metric of the same reports ("metric").
+            x_metric: the name of that metric.
             trials: the numbers of the trials. None: all trials, or a sample if there are more than `limit`.
             points: the approximate number of points of the longest curve. None: 1,000.
             limit: the most trials to return if `trials` is None. None: 2,000.
         """
-        params = {"metric": metric, "x": x, "trial": trials, "points": points, "limit": limit}
+        params = {"metric": metric, "x": x, "x_metric": x_metric, "trial": trials, "points": points, "limit": limit}
         return read(schemas.Curves, self._get("/curves", params))
 
     def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
@@ -768,9 +772,12 @@ class TrialHandle:
         except httpx.TransportError as lost:
             raise unreachable(self.client.address, lost) from lost
 
-    def curves(self, *, x: Literal["step", "time"] = "step", points: int | None = None) -> schemas.TrialCurves:
-        """Return the curve of every metric that the trial has reported."""
-        return read(schemas.TrialCurves, self._get("/curves", {"x": x, "max_points": points}))
+    def curves(
+        self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None
+    ) -> schemas.TrialCurves:
+        """Return the curve of every metric that the trial has reported. The axis is that of the experiment's `curves`."""
+        params = {"x": x, "x_metric": x_metric, "max_points": points}
+        return read(schemas.TrialCurves, self._get("/curves", params))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
         """Return the CPU, memory and GPU use of the trial's ranks over time."""

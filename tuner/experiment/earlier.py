@@ -101,10 +101,8 @@ def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int 
     if space.has_grid:
         return []
     found: Found = []
-    for record in store.experiments.page(project=spec.project, page_size=looked_at).items:
-        if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
-            continue
-        if record.thinned_at is not None or record.incomplete:
+    for record in store.experiments.with_a_best(spec.project, looked_at):
+        if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.incomplete:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)
         if may_fit(space, theirs):

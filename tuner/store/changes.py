@@ -13,11 +13,13 @@ from tuner.domain.trial import Cause
 from tuner.store.experiments import one
 from tuner.store.log import decision_record, decisions_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
+from tuner.store.series import clocks
 from tuner.store.series.metrics import names_of
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial
 from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
+from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 500  # the largest number of parameters in one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
@@ -167,6 +169,8 @@ def _points(
     for part in _parts(sorted({row.segment_id for row in rows})):
         query = select(*segment.c["id", "ordinal", "cause"]).where(segment.c.id.in_(part))
         where |= {row.id: (row.ordinal, row.cause) for row in connection.execute(query)}
+    cursor = Cursor(connection.connection.cursor(), connection.dialect.name)
+    zeros = clocks.begins(cursor, experiment_id, sorted({row.trial_number for row in rows}))
     return [
         ReportPoint(
             seq=row.event_seq,
@@ -177,6 +181,7 @@ def _points(
             step=(row.payload or {}).get("step"),
             time=row.time,
             seconds=row.time - begin,
+            trial_seconds=row.time - zeros[row.segment_id],
             metrics=metrics.get((row.segment_id, row.report_no), {}),
         )
         for row in rows

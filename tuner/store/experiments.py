@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,6 +172,22 @@ class Experiments:
             query = query.where(experiment.c.id < number(page_token))
         with self._database.read() as connection:
             return page(connection, query, page_size, record, lambda found: found.id)
+
+    def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
+        """Iterate over the experiments that have a best trial and all of their points, newest first.
+
+        Args:
+            project: only experiments of this project.
+            looked_at: the number of the project's newest experiments to look at. Archived ones are left out.
+        """
+        newest = select(experiment.c.id).where(experiment.c.project == project, experiment.c.archived_at.is_(None))
+        newest = newest.order_by(experiment.c.id.desc()).limit(looked_at)
+        query = self._shown().where(experiment.c.id.in_(newest), experiment.c.thinned_at.is_(None))
+        query = query.where(experiment.c.best.is_not(None)).order_by(experiment.c.id.desc())
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        # The caller often needs only the first of them, and it takes some time to build the record of a large spec.
+        return (found for row in rows if (found := record(row)).best is not None)
 
     def tally(self) -> Tally:
         """Count the experiments and the trials in each state, and sum up the GPU seconds of each project."""

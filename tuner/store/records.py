@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -330,6 +330,7 @@ class ReportPoint:
     step: int | None  # the training code's own count
     time: float
     seconds: float  # since the experiment's start
+    trial_seconds: float  # for which the trial has trained
     metrics: Mapping[str, float]
 
 
@@ -359,10 +360,17 @@ class Changes:
     restarted: bool  # True if a new driver has started. Then rows that no log entry names may also have changed
 
 
+Across = Literal["step", "user_step", "time", "trial_time", "metric"]
+"""The horizontal axis of curves; `Metrics.curves` explains the values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
+    """The curve of one segment. `last_iteration` is the iteration of its newest report, which may be among the omitted ones."""
+
     ordinal: int
     cause: str
+    last_iteration: int
     x: Sequence[float]
     y: Sequence[float | None]
 

@@ -17,10 +17,12 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     STALE,
+    AcrossQuery,
     ExperimentId,
     IfMatch,
     PageSize,
     PageToken,
+    XMetric,
     answer,
     checked,
     etag,
@@ -414,15 +416,8 @@ def curves(
     metric: Annotated[
         str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
     ] = None,
-    x: Annotated[
-        Literal["step", "user_step", "time"],
-        Query(
-            description=(
-                "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
-                "`tuner.report` (reports without a step are left out); time: seconds since the experiment's start"
-            )
-        ),
-    ] = "step",
+    x: AcrossQuery = "step",
+    x_metric: XMetric = None,
     points: Annotated[
         int | None,
         Query(ge=4, le=100_000, description="approximate number of points of the longest curve; default: 1000"),
@@ -456,16 +451,24 @@ def curves(
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
         wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
+    x_metric = _optional(x_metric)
     found = here.store.metrics.curve_columns(
-        record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
+        record.id,
+        metric,
+        x=x,
+        x_metric=x_metric,
+        points=points or max_points or 1000,
+        low=low,
+        high=high,
+        trials=wanted,
     )
     best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
     if form == schemas.COLUMNS:
-        body = schemas.as_columns(record, metric, x, found, left_out, best)
+        body = schemas.as_columns(record, metric, x, x_metric, found, left_out, best)
         # "identity" keeps the middleware from compressing these numbers, which would take more time than it saves.
         return Response(body, headers={**headers, "Content-Encoding": "identity"}, media_type=form)
-    model = schemas.Curves.of(record, metric, x, found.as_curves(), left_out, best)
+    model = schemas.Curves.of(record, metric, x, x_metric, found.as_curves(), left_out, best)
     return answer(model, headers={"Vary": "Accept"}, tag=tag)
 
 

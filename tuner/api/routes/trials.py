@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -15,7 +15,9 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     SILENT,
+    AcrossQuery,
     TrialId,
+    XMetric,
     answer,
     checked,
     optional_json_body,
@@ -164,18 +166,19 @@ def usage(
 def curves(
     here: Here,
     trial_id: TrialId,
-    x: Annotated[
-        Literal["step", "time"],
-        Query(description="step: the training_iteration; time: seconds since the experiment's start"),
-    ] = "step",
+    x: AcrossQuery = "step",
+    x_metric: XMetric = None,
     max_points: Annotated[
         int,
         Query(ge=4, le=100_000, description="maximum number of points per segment and metric"),
     ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
-    found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
-    return answer(schemas.TrialCurves.of(x, found))
+    x_metric = None if x_metric is None else plain_text(x_metric)
+    found = here.store.metrics.curves_of_trial(
+        record.experiment_id, record.number, x=x, x_metric=x_metric, points=max_points
+    )
+    return answer(schemas.TrialCurves.of(x, x_metric, found))
 
 
 @router.get(

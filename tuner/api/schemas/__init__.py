@@ -88,11 +88,13 @@ from tuner.api.schemas.trials import (
     TrialSample,
 )
 from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
+from tuner.store import Across
 
 __all__ = [
     "COLUMNS",
     "COLUMNS_WORDS",
     "WORDS",
+    "Across",
     "AgentFailure",
     "AgentLog",
     "AgentReport",

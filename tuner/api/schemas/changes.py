@@ -32,6 +32,7 @@ class Point(Model):
     ]
     time: Annotated[str, Field(description="when the report was made")]
     seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    trial_seconds: Annotated[float, Field(description="seconds for which the trial has trained, over all its segments")]
     metrics: Annotated[
         dict[str, Number], Field(description="the values of the metrics by name; null for values that are not finite")
     ]
@@ -135,5 +136,6 @@ def _point(point: ReportPoint) -> Point:
         step=point.step,
         time=rfc3339(point.time),
         seconds=point.seconds,
+        trial_seconds=point.trial_seconds,
         metrics=dict(point.metrics),
     )

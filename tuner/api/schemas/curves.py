@@ -15,6 +15,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Cause
 from tuner.store import (
+    Across,
     Curve,
     CurveColumns,
     ExperimentRecord,
@@ -26,8 +27,14 @@ from tuner.store import CurveSegment as CurveSegmentRecord
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
+    last_iteration: Annotated[
+        int, Field(description="the iteration of the newest report of this segment, even if that report is left out")
+    ]
     x: Annotated[
-        list[float], Field(description="the positions on the x axis: iterations, steps or seconds, as requested")
+        list[float],
+        Field(
+            description="the positions on the x axis: iterations, steps, seconds or values of x_metric, as requested"
+        ),
     ]
     y: Annotated[list[Number], Field(description="the values of the metric; null for values that are not finite")]
 
@@ -40,14 +47,19 @@ class MetricCurve(Model):
 class TrialCurves(Model):
     """The curves of one trial, one for each metric that it has reported."""
 
-    x: Literal["step", "time"]
+    x: Across
+    x_metric: Annotated[str | None, Field(description="the metric on the horizontal axis if x is metric")]
     items: Annotated[
         list[MetricCurve], Field(description="the curves, in the order in which the metrics were first reported")
     ]
 
     @classmethod
-    def of(cls, x: Literal["step", "time"], found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
-        return cls(x=x, items=[MetricCurve(metric=name, segments=_pieces(segments)) for name, segments in found])
+    def of(cls, x: Across, x_metric: str | None, found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
+        return cls(
+            x=x,
+            x_metric=x_metric,
+            items=[MetricCurve(metric=name, segments=_pieces(segments)) for name, segments in found],
+        )
 
 
 class Series(Model):
@@ -71,7 +83,8 @@ class BestSoFarOf(BestSoFar):
 class Curves(Model):
     metric: str
     mode: Literal["min", "max"]
-    x: Literal["step", "user_step", "time"]
+    x: Across
+    x_metric: Annotated[str | None, Field(description="the metric on the horizontal axis if x is metric")]
     width: Annotated[
         int,
         Field(
@@ -92,7 +105,8 @@ class Curves(Model):
         cls,
         experiment: ExperimentRecord,
         metric: str,
-        x: Literal["step", "user_step", "time"],
+        x: Across,
+        x_metric: str | None,
         found: CurvesRecord,
         left_out: int,
         best: tuple[list[float], list[float]],
@@ -101,6 +115,7 @@ class Curves(Model):
             metric=metric,
             mode=mode_of(experiment, metric),
             x=x,
+            x_metric=x_metric,
             width=found.width,
             left_out=left_out,
             series=[_series(experiment, curve) for curve in found.curves],
@@ -123,7 +138,8 @@ COLUMNS_WORDS = (
 def as_columns(
     experiment: ExperimentRecord,
     metric: str,
-    x: Literal["step", "user_step", "time"],
+    x: Across,
+    x_metric: str | None,
     found: CurveColumns,
     left_out: int,
     best: tuple[list[float], list[float]],
@@ -131,7 +147,10 @@ def as_columns(
     """Return the content of a `Curves` in the binary form that `COLUMNS_WORDS` describes."""
     series: list[dict[str, Any]] = []
     for (number, state, value), parts in groupby(found.parts, lambda part: (part.trial, part.state, part.best_value)):
-        segments = [{"ordinal": part.ordinal, "cause": part.cause, "count": part.count} for part in parts]
+        segments = [
+            {"ordinal": part.ordinal, "cause": part.cause, "last_iteration": part.last_iteration, "count": part.count}
+            for part in parts
+        ]
         one = {
             "trial_id": trial_id(experiment.public_id, number),
             "number": number,
@@ -140,8 +159,8 @@ def as_columns(
         }
         series.append({**one, "segments": segments})
     x_type = "int32" if x == "step" else "float64"
-    whole = {"metric": metric, "mode": mode_of(experiment, metric), "x": x, "x_type": x_type, "width": found.width}
-    rest = {"left_out": left_out, "series": series, "best_so_far": {"x": best[0], "y": best[1]}}
+    whole = {"metric": metric, "mode": mode_of(experiment, metric), "x": x, "x_metric": x_metric, "x_type": x_type}
+    rest = {"width": found.width, "left_out": left_out, "series": series, "best_so_far": {"x": best[0], "y": best[1]}}
     head = to_json({**whole, **rest}, inf_nan_mode="null")
     head += b" " * (-(4 + len(head)) % 8)  # so that the numbers after the head are aligned to 8 bytes
     across = found.x.astype("<i4" if x_type == "int32" else "<f8")
@@ -165,4 +184,13 @@ def _series(experiment: ExperimentRecord, curve: Curve) -> Series:
 
 
 def _pieces(segments: Sequence[CurveSegmentRecord]) -> list[CurveSegment]:
-    return [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in segments]  # type: ignore[arg-type]
+    return [
+        CurveSegment(
+            ordinal=s.ordinal,
+            cause=s.cause,  # type: ignore[arg-type]
+            last_iteration=s.last_iteration,
+            x=list(s.x),
+            y=list(s.y),
+        )
+        for s in segments
+    ]

@@ -1932,8 +1932,13 @@ export interface components {
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
+             * Last Iteration
+             * @description the iteration of the newest report of this segment, even if that report is left out
+             */
+            last_iteration: number;
+            /**
              * X
-             * @description the positions on the x axis: iterations, steps or seconds, as requested
+             * @description the positions on the x axis: iterations, steps, seconds or values of x_metric, as requested
              */
             x: number[];
             /**
@@ -1960,7 +1965,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "user_step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Width
              * @description the number of reports in each bucket; only the lowest and highest report of each bucket are returned; 1: all reports are returned
@@ -3180,6 +3190,11 @@ export interface components {
              */
             seconds: number;
             /**
+             * Trial Seconds
+             * @description seconds for which the trial has trained, over all its segments
+             */
+            trial_seconds: number;
+            /**
              * Metrics
              * @description the values of the metrics by name; null for values that are not finite
              */
@@ -4037,7 +4052,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Items
              * @description the curves, in the order in which the metrics were first reported
@@ -7147,8 +7167,10 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report` (reports without a step are left out); time: seconds since the experiment's start */
-                x?: "step" | "user_step" | "time";
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
                 /** @description approximate number of points of the longest curve; default: 1000 */
                 points?: number | null;
                 /** @description where the curves start on the x axis */
@@ -8270,8 +8292,10 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description step: the training_iteration; time: seconds since the experiment's start */
-                x?: "step" | "time";
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
