@@ -366,7 +366,7 @@ Across = Literal["step", "user_step", "time", "trial_time", "metric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
-    """The curve of one segment. `last_iteration` is the iteration of its newest report, which may be among the omitted ones."""
+    """The curve of one segment. `last_iteration` is that of the segment's newest report, which the curve may omit."""
 
     ordinal: int
     cause: str

@@ -420,7 +420,7 @@ def _drawn(
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Set `x` to what the reports themselves say: the training code's step, or a metric. Leave out reports without it."""
+    """Replace `x` with the training code's step or a metric, from the reports themselves. Leave out reports without it."""
     query = _USER_STEPS
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))
