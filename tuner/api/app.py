@@ -59,6 +59,7 @@ def create_app(
     *,
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
+    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
@@ -75,6 +76,8 @@ def create_app(
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
         figures: returns the driver host's own metrics, or None if there is no host.
         agents: passes an agent's question on to `Host.agent`. It raises DriverSilent if there is no driver.
+        profile: passes a request to profile a rank of a segment on to `Host.profile`. It raises DriverSilent if there is no
+            driver.
         web: the folder of the built page. None: the one in the package.
     """
     settings = secured(settings)
@@ -86,6 +89,7 @@ def create_app(
         look or _nobody,
         cluster or _no_cluster,
         agents or _no_agents,
+        profile or _no_profiles,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -162,6 +166,12 @@ def _no_cluster() -> Mapping[str, Any]:
 
 def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
     raise DriverSilent("no driver runs beside this page; agents need `tuner serve`")
+
+
+def _no_profiles(segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    raise DriverSilent(
+        "a script drives this experiment; ranks can be profiled only in experiments that `tuner serve` drives"
+    )
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

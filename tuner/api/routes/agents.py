@@ -17,7 +17,7 @@ from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_bo
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
 from tuner.driver.hosts.agents import raised
-from tuner.errors import Conflict, DriverSilent, Gone, NotFound, SpecError
+from tuner.errors import Conflict, Gone, NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.store import ExperimentRecord, Store
 
@@ -25,8 +25,6 @@ router = APIRouter(tags=["agents"])
 
 ANSWER_S = 30.0
 """Seconds that the driver may take to commit an agent's message. After that, the agent sends the message again."""
-LOOK_S = 0.25
-"""Seconds after which a waiting request checks again that the service is not shutting down."""
 
 ExperimentName = Annotated[
     str, Path(description="exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
@@ -185,13 +183,7 @@ async def _ask(
     here: Context, question: str, experiment: str, said: Mapping[str, Any], patience_s: float
 ) -> Mapping[str, Any]:
     """Ask the driver. Raise DriverSilent if it does not answer in time, or if the service ends meanwhile."""
-    asked = asyncio.wrap_future(here.agents(question, experiment, said))
-    end = asyncio.get_running_loop().time() + patience_s
-    while not (await asyncio.wait({asked}, timeout=LOOK_S))[0]:
-        if here.ending.is_set() or asyncio.get_running_loop().time() >= end:
-            asked.cancel()
-            raise DriverSilent("the service ends" if here.ending.is_set() else "the driver does not answer in time")
-    return raised(asked.result())
+    return raised(await here.answered(here.agents(question, experiment, said), patience_s))
 
 
 def _json(model: Model, status: int = 200) -> Response:

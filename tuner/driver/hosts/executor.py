@@ -15,6 +15,7 @@ from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, V
 from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Standing, ordinary
 from tuner.trials.groups.manager import Logs
 from tuner.trials.messages.launch import Inbox, Launch, Resend
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
 
 
@@ -91,6 +92,14 @@ class SegmentGroups(Protocol):
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return rank -> its current Python stacks, or the reason why there are none."""
+
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Profile a rank of a segment. Return None if the segment does not run here.
+
+        Raises:
+            Conflict: the rank cannot be profiled now.
+            SpecError: there is no such rank.
+        """
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """Return rank -> its current resource use, for the ranks that answer."""

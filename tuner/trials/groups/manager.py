@@ -20,6 +20,7 @@ from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFil
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable
 
 log = logging.getLogger(__name__)
@@ -230,6 +231,11 @@ class GroupManager:
         """Return, by rank, the current Python stacks or a note that the rank cannot answer."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
+
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Profile a rank; see `SegmentRun.profile`. Return None if the segment does not run here."""
+        running = self._running.get(segment_id)
+        return await running.profile(rank, request) if running is not None else None
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """Return, for each rank that answers, its CPU seconds, memory and GPU memory."""
