@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
 import time
 import tracemalloc
@@ -81,6 +82,8 @@ def stacks(found: dict[str, Any], part: int = 0) -> dict[tuple[str, ...], float]
 
 
 def test_samples_show_where_the_time_goes(train: Any) -> None:
+    """The code between two releases of the GIL takes less than the interval after which Python takes the GIL away."""
+    assert sys.getswitchinterval() == 0.005
     running = train(uneven)
     found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
     weights = stacks(found)
@@ -97,6 +100,7 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     assert (found["complete"], found["memory"]) == (True, None)
     lines = {frame["line"] for frame in found["speedscope"]["shared"]["frames"] if frame["name"] == "computes"}
     assert lines == {computes.__code__.co_firstlineno + 1}
+    assert sys.getswitchinterval() == 0.005
 
 
 def test_other_threads_are_shown_but_not_those_of_tuner_and_ray(train: Any) -> None:

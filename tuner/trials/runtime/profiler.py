@@ -6,6 +6,7 @@ ptrace, which containers usually forbid.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import random
@@ -14,7 +15,7 @@ import threading
 import time
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,6 +31,7 @@ _DEEPEST = 256  # frames of a stack; of a deeper one, the outermost are left out
 _TRACED_FRAMES = 16  # frames that are kept for each block of memory
 _LINES = 50  # lines of code in a memory profile
 _RSS_EVERY_S = 0.05
+_SWITCH_S = 1e-4  # after this time, the thread that has the GIL is told to give it to the sampler
 _TICKS = os.sysconf("SC_CLK_TCK")
 _THREADING = threading.__file__
 
@@ -102,6 +104,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. A sample weighs the time
     since the sample before, so the weights of a thread add up to the time that was observed.
     """
+    sampler_before = time.thread_time()
     cpu_before, threads_before = process_stats.cpu_s(), _cpu_by_thread()
     weights: dict[int, dict[_Raw, float]] = defaultdict(lambda: defaultdict(float))
     codes: dict[int, CodeType] = {}
@@ -115,23 +118,24 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     samples, ended = 0, False
     began = last = due = time.monotonic()
     until = began + request.duration_s
-    while not ended and last < until:
-        due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # after a long wait for the GIL, no sample is made up for
-        ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic()))
-        now = time.monotonic()
-        threads = {thread.ident: thread for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
-            thread = threads.get(ident)
-            name = thread.name if thread is not None else f"thread {ident}"
-            if ident in hidden or name.startswith(("ray_", "tuner-")):
-                continue
-            names[ident], natives[ident] = name, thread.native_id if thread is not None else None
-            weights[ident][_raw(frame, codes)] += now - last
-        frame = thread = None  # type: ignore[assignment]  # they would keep the variables of the training code alive
-        threads.clear()
-        samples += 1
-        last = now
-    threads_after = _cpu_by_thread()
+    with _prompt():
+        while not ended and last < until:
+            due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # samples that are missed are not made up for
+            ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic()))
+            now = time.monotonic()
+            threads = {thread.ident: thread for thread in threading.enumerate()}
+            for ident, frame in sys._current_frames().items():
+                thread = threads.get(ident)
+                name = thread.name if thread is not None else f"thread {ident}"
+                if ident in hidden or name.startswith(("ray_", "tuner-")):
+                    continue
+                names[ident], natives[ident] = name, thread.native_id if thread is not None else None
+                weights[ident][_raw(frame, codes)] += now - last
+            frame = thread = None  # type: ignore[assignment]  # they would keep the training code's variables alive
+            threads.clear()
+            samples += 1
+            last = now
+    threads_after, sampler_s = _cpu_by_thread(), time.thread_time() - sampler_before
     order = sorted(weights, key=lambda ident: (ident != subject.thread, -sum(weights[ident].values())))
     return {
         **_common(request, last - began, not ended, CPU_NOTES),
@@ -139,7 +143,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             "samples": samples,
             "rate_hz": request.rate_hz,
             "cpu_s": process_stats.cpu_s() - cpu_before,
-            "sampler_cpu_s": time.thread_time(),
+            "sampler_cpu_s": sampler_s,
             "threads": [
                 {"name": names[ident], "cpu_s": _used(natives[ident], threads_before, threads_after)} for ident in order
             ],
@@ -151,6 +155,23 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             [Part(names[ident], "seconds", _resolved(weights[ident], codes)) for ident in order],
         ),
     }
+
+
+@contextlib.contextmanager
+def _prompt() -> Iterator[None]:
+    """Let this thread get the GIL soon after it asks for it.
+
+    By default, the thread that computes may keep the GIL for 5 ms. Most training code gives it up by itself more often, as for
+    each call of torch, so that every sample would show such a call, and none the Python code between two calls.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    ours = sys.getswitchinterval()  # it is rounded
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == ours:
+            sys.setswitchinterval(before)
 
 
 def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
