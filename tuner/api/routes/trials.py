@@ -231,7 +231,8 @@ async def profile(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(op
     record = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
     segment = _running(record)
     asked = here.profile(segment.public_id, given.model_dump())
-    found = raised(await here.answered(asked, given.duration_s + PROFILE_ANSWER_S))["found"]
+    told: dict[str, Any] = await here.answered(asked, given.duration_s + PROFILE_ANSWER_S)
+    found = raised(told)["found"]
     if found is None:
         raise await asyncio.to_thread(_not_here, here, record)
     shown = schemas.Profile(segment=segment.ordinal, rank=given.rank, **found)

@@ -114,7 +114,8 @@ class SegmentRun:
             raise Conflict("the trial does not train yet: it waits for resources, or its ranks get ready")
         actors = self.group.actors
         if rank >= len(actors):
-            raise SpecError(f"the trial has the ranks 0 to {len(actors) - 1}", "/rank")
+            ranks = "one rank, 0" if len(actors) == 1 else f"the ranks 0 to {len(actors) - 1}"
+            raise SpecError(f"the trial has {ranks}", "/rank")
         segment_id, end = self.launch.segment_id, time.monotonic() + request.duration_s
         if refused := await _ask(actors[rank], rank, "start_profile", segment_id, request):
             raise Conflict(f"rank {rank} {refused}")

@@ -240,7 +240,7 @@ _Raw = tuple[tuple[int, int], ...]
 
 
 def _raw(frame: FrameType | None, codes: dict[int, CodeType]) -> _Raw:
-    found = []
+    found: list[tuple[int, int]] = []
     while frame is not None and len(found) < _DEEPEST:
         code = frame.f_code
         codes[id(code)] = code  # while it is kept here, no other object gets its id

@@ -1,0 +1,117 @@
+"""Profiles of running trials over HTTP: on the local executor, with roles and the audit trail; refused for agents."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import invariants
+from tests.agents.conftest import SPEC, AgentService
+from tuner.client.synchronous import connect
+from tuner.errors import Conflict, NotAllowed, ServiceError, SpecError
+from tuner.store import Store
+from tuner.store.access import Role
+
+STUCK: dict[str, Any] = {
+    **SPEC,
+    "name": "stuck",
+    "executor": "local",
+    "entrypoint": "tests.jobs:stuck",
+    "num_samples": 1,
+}
+
+
+@pytest.fixture
+def service(sqlite_url: str, tmp_path: Path) -> Iterator[AgentService]:
+    """Yield a service that asks for tokens. Its driver runs trials in processes of this machine, or lends them to agents."""
+    service = AgentService(tmp_path, sqlite_url, auth="on")
+    try:
+        service.start_host()
+        service.start_api()
+        service.client.headers["Authorization"] = f"Bearer {token(service, Role.EDITOR)}"
+        yield service
+    finally:
+        service.close()
+    with Store.open(sqlite_url) as store:
+        invariants.check_all(store, set())
+
+
+def token(service: AgentService, role: Role) -> str:
+    secret, _ = service.store.access.create_token(str(role), role)
+    return secret
+
+
+def begun(service: AgentService, **changes: Any) -> tuple[str, str]:
+    """Create an experiment, wait until its trial trains, and return the ids of both."""
+    name = service.create(**{**STUCK, **changes})
+    [trial] = service.until("a report", lambda: [one for one in service.trials(name) if one["iteration"]])
+    return name, trial["id"]
+
+
+def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:
+    name, trial = begun(service)
+    with connect(service.url, token=token(service, Role.EDITOR)) as client:
+        handle = client.experiment(name).trial(0)
+        profile = handle.profile(duration_s=0.5, rate_hz=50)
+        assert (profile.rank, profile.segment, profile.kind, profile.complete) == (0, 1, "cpu", True)
+        assert profile.cpu is not None
+        assert profile.cpu.threads[0].name == "train"
+        assert 10 < profile.cpu.samples < 50
+        [line] = [line for line in profile.collapsed().splitlines() if line.startswith("train;")]
+        assert line.startswith("train;stuck (jobs.py:")
+        assert int(line.rpartition(" ")[2]) == pytest.approx(profile.duration_s * 1e6, rel=0.01)
+        assert '"$schema":"https://www.speedscope.app/' in profile.speedscope_json()
+        memory = handle.profile(kind="memory", duration_s=0.2).memory
+        assert memory is not None
+        assert memory.rss_end_bytes > 2**20
+        long: list[Any] = []
+        other = threading.Thread(target=lambda: long.append(handle.profile(duration_s=60)))
+        other.start()
+        service.until("the other profile", lambda: "is being profiled already" in refusal(service, trial))
+        client.experiment(name).cancel()
+        other.join(60)
+        assert not long[0].complete, "it ends with the segment"
+        with pytest.raises(Conflict, match="is cancelled, so it has no running ranks"):
+            service.ended(name)
+            handle.profile()
+    with connect(service.url, token=token(service, Role.VIEWER)) as viewer:
+        assert viewer.experiment(name).get().state == "cancelled"
+        with pytest.raises(NotAllowed, match="needs the role editor"):
+            viewer.experiment(name).trial(0).profile()
+    noted = [(one.actor, one.status) for one in service.store.access.audit().items if one.path.endswith("/profile")]
+    assert {("editor", 200), ("editor", 409), ("viewer", 403)} == set(noted)
+
+
+def refusal(service: AgentService, trial: str) -> str:
+    answer = service.client.post(f"/trials/{trial}/profile", json={"duration_s": 0.1})
+    return str(answer.json()["detail"]) if answer.status_code == 409 else ""
+
+
+def test_what_cannot_be_profiled_says_why(service: AgentService) -> None:
+    name, trial = begun(service)
+    for body, pointer in (
+        ({"duration_s": 61}, "/duration_s"),
+        ({"rate_hz": 1000}, "/rate_hz"),
+        ({"kind": "gpu"}, "/kind"),
+        ({"rank": 1}, "/rank"),
+        ({"seconds": 1}, "/seconds"),
+    ):
+        answer = service.client.post(f"/trials/{trial}/profile", json=body)
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert service.client.post("/trials/trl_unknown/profile").status_code == 404
+    far = service.create()
+    service.ask(far, agent="gpu-7")
+    [lent] = service.until("the lease", lambda: [one for one in service.trials(far) if one["state"] == "running"])
+    assert "runs on the agent gpu-7, and ranks of agents cannot be profiled" in refusal(service, lent["id"])
+    service.end_host()
+    answer = service.client.post(f"/trials/{trial}/profile")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the driver is starting")
+    with connect(service.url, token=token(service, Role.EDITOR), patience_s=0.1) as client:
+        with pytest.raises(ServiceError, match="the driver is starting"):
+            client.experiment(name).trial(0).profile()
+        with pytest.raises(SpecError, match="duration_s"):
+            client.experiment(name).trial(0).profile(duration_s=0)
