@@ -64,6 +64,7 @@ class SegmentRun:
     over: bool = False
     interrupt: str | None = None  # an interrupt that arrived while the ranks were getting ready
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending questions, by rank
+    profiling: dict[int, float] = field(default_factory=dict)  # rank -> when its profile ends, by the monotonic clock
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
@@ -116,13 +117,23 @@ class SegmentRun:
         if rank >= len(actors):
             ranks = "one rank, 0" if len(actors) == 1 else f"the ranks 0 to {len(actors) - 1}"
             raise SpecError(f"the trial has {ranks}", "/rank")
+        if (until := self.profiling.get(rank)) is not None:
+            left = max(0.0, until - time.monotonic())
+            raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
+        self.profiling[rank] = time.monotonic() + request.duration_s
+        try:
+            return await self._profile(actors[rank], rank, request)
+        finally:
+            del self.profiling[rank]
+
+    async def _profile(self, actor: Any, rank: int, request: ProfileRequest) -> dict[str, Any]:
         segment_id, end = self.launch.segment_id, time.monotonic() + request.duration_s
-        if refused := await _ask(actors[rank], rank, "start_profile", segment_id, request):
+        if refused := await _ask(actor, rank, "start_profile", segment_id, request):
             raise Conflict(f"rank {rank} {refused}")
         while self.training and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, LOOK_S / 5))
         last = time.monotonic() + PROFILE_S
-        while (found := await _ask(actors[rank], rank, "take_profile", segment_id, last=last)) is None:
+        while (found := await _ask(actor, rank, "take_profile", segment_id, last=last)) is None:
             if time.monotonic() >= last:
                 raise Conflict(f"rank {rank} {SILENT}")
             await asyncio.sleep(LOOK_S / 20)

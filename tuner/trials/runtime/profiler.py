@@ -70,17 +70,14 @@ class Profiler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = False
-        self._until = 0.0
         self._made: tuple[str, dict[str, Any]] | None = None  # the segment's id, and its profile
 
     def start(self, subject: Subject, request: ProfileRequest) -> str | None:
         """Begin a profile in the background. Return None, or the reason why it cannot begin."""
         with self._lock:
             if self._running:
-                left = max(0.0, self._until - time.monotonic())
-                return f"is being profiled already, for {left:.0f} s more"
+                return "still sums up an earlier profile"
             self._running, self._made = True, None
-            self._until = time.monotonic() + request.duration_s
         threading.Thread(target=self._make, args=(subject, request), name="tuner-profile", daemon=True).start()
         return None
 
