@@ -16,11 +16,11 @@ from tuner.errors import Conflict, NotAllowed, ServiceError, SpecError
 from tuner.store import Store
 from tuner.store.access import Role
 
-STUCK: dict[str, Any] = {
+STEADY: dict[str, Any] = {
     **SPEC,
-    "name": "stuck",
+    "name": "steady",
     "executor": "local",
-    "entrypoint": "tests.jobs:stuck",
+    "entrypoint": "tests.jobs:steady",
     "num_samples": 1,
 }
 
@@ -49,7 +49,7 @@ def begun(service: AgentService) -> tuple[str, str]:
     """Create an experiment, wait until its trial trains, and return the ids of both."""
     consts = {"steps": 1_000_000, "told": str(service.settings.home)}
     space = {**SPEC["space"], **{name: {"type": "const", "value": value} for name, value in consts.items()}}
-    name = service.create(**STEADY, space=space)
+    name = service.create(**{**STEADY, "space": space})
     [trial] = service.until("a report", lambda: [one for one in service.trials(name) if one["iteration"]])
     return name, trial["id"]
 
@@ -84,7 +84,7 @@ def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:
         assert viewer.experiment(name).get().state == "cancelled"
         with pytest.raises(NotAllowed, match="needs the role editor"):
             viewer.experiment(name).trial(0).profile()
-    noted = [(one.actor, one.status) for one in service.store.access.audit().items if one.path.endswith("/profile")]
+    noted = [(one.actor, one.status) for _, one in service.store.access.trail() if one.path.endswith("/profile")]
     assert {("editor", 200), ("editor", 409), ("viewer", 403)} == set(noted)
 
 
