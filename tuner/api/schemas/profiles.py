@@ -12,7 +12,7 @@ from tuner.trials.messages import profiling
 
 
 class ProfileRequest(Body):
-    """How a rank is profiled."""
+    """The body of a request to profile a rank."""
 
     rank: Annotated[int, Field(ge=0, le=2**31 - 1, description="which rank")] = 0
     kind: Annotated[
@@ -114,7 +114,7 @@ class MemoryProfile(Model):
 
 
 class Profile(Model):
-    """What a rank did for some seconds."""
+    """The activity of a rank during some seconds."""
 
     segment: int
     rank: int

@@ -3374,7 +3374,7 @@ export interface components {
         };
         /**
          * Profile
-         * @description What a rank did for some seconds.
+         * @description The activity of a rank during some seconds.
          */
         Profile: {
             /**
@@ -5688,7 +5688,7 @@ export interface components {
         };
         /**
          * ProfileRequest
-         * @description How a rank is profiled.
+         * @description The body of a request to profile a rank.
          */
         ProfileRequest: {
             /**
