@@ -78,8 +78,8 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       {asked.data && <Shown key={asked.submittedAt} profile={asked.data} name={`trial_${trial.number}`} />}
       {!asked.data && !asked.isPending && running && (
         <p className={classes.none}>
-          The rank goes on training. Sampling its stacks costs little of its time. Tracing its memory slows its Python code
-          down.
+          The rank goes on training. Sampling its stacks costs little of its time. Tracing its memory slows its Python
+          code down.
         </p>
       )}
     </>
