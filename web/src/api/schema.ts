@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Check that this process answers.
-         * @description Answer while the event loop runs.
+         * @description Answer "ok", which shows that the event loop runs.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -32,7 +32,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Check that the database accepts writes and is up to date, and that the driver answers.
+         * Check that the database accepts writes and has the tables of this version, and that the driver answers.
          * @description Answer 200 if the service is ready, else 503 with the reasons.
          */
         get: operations["health_readyz"];
@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * Get the metrics of the service and its driver for Prometheus.
-         * @description Answer with all metrics.
+         * @description Return all metrics in Prometheus's text format.
          */
         get: operations["health_metrics"];
         put?: never;
@@ -91,7 +91,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Check a spec and return what would be done. Nothing is created. */
+        /** Check a spec, and return what its experiment would do. Nothing is created. */
         post: operations["experiments_dry_run"];
         delete?: never;
         options?: never;
@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -127,7 +127,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create an experiment from the spec of this one, with changes. */
+        /** Create an experiment from the spec of an existing one, with changes. */
         post: operations["experiments_fork"];
         delete?: never;
         options?: never;
@@ -144,7 +144,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Hide an experiment that has ended from lists. No data are deleted. */
+        /** Archive an experiment that has ended: lists leave it out, but no data are deleted. */
         post: operations["experiments_archive"];
         delete?: never;
         options?: never;
@@ -161,7 +161,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Show an archived experiment in lists again. */
+        /** Unarchive an experiment, so that lists show it again. */
         post: operations["experiments_unarchive"];
         delete?: never;
         options?: never;
@@ -178,7 +178,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Enqueue trials with these configurations. They start next, and do not count towards num_samples. */
+        /** Add trials with given configurations. They start before all others, and do not count towards num_samples. */
         post: operations["experiments_enqueue"];
         delete?: never;
         options?: never;
@@ -210,7 +210,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials of the Pareto front. */
+        /** Get the trials on the Pareto front of the objectives. */
         get: operations["experiments_pareto"];
         put?: never;
         post?: never;
@@ -244,7 +244,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List trials, sorted and filtered by any column, without segments. */
+        /** List the trials of an experiment, sorted and filtered by any column, without their segments. */
         get: operations["experiments_list_trials"];
         put?: never;
         post?: never;
@@ -261,7 +261,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a sample of the trials for a chart: the best trials, and trials spread evenly over the lower ranks. */
+        /** Get a sample of the trials for a chart: the best trials, and an even selection of the others. */
         get: operations["experiments_sample"];
         put?: never;
         post?: never;
@@ -278,7 +278,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the curves of a metric, reduced to the resolution of a screen. Spikes are kept. */
+        /** Get the curve of a metric for each trial, reduced to the resolution of a screen without losing spikes. */
         get: operations["experiments_curves"];
         put?: never;
         post?: never;
@@ -295,7 +295,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best value over time, with a point for each improvement. */
+        /** Get the best value so far as a function of time, with a point for each improvement. */
         get: operations["experiments_best_so_far"];
         put?: never;
         post?: never;
@@ -329,7 +329,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a forecast: when the experiment will end, its best value then, and the gain from more training. */
+        /** Get a forecast of when the experiment will end, of its best value then, and of the gain from more training. */
         get: operations["experiments_forecast"];
         put?: never;
         post?: never;
@@ -348,7 +348,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed. */
+        /** Predict, from the recorded trials, what another scheduler or searcher would have done. Nothing is trained. */
         post: operations["experiments_replay"];
         delete?: never;
         options?: never;
@@ -380,7 +380,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the segments of all trials, oldest first, with the source of their weights. */
+        /** List the segments of all trials, oldest first, each with the checkpoint that it started from. */
         get: operations["experiments_segments"];
         put?: never;
         post?: never;
@@ -397,7 +397,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get when trials waited, started and ran, and how nodes and GPUs were used meanwhile. */
+        /** Get a timeline: when trials waited, started and ran, and when nodes and GPUs were in use. */
         get: operations["experiments_timeline"];
         put?: never;
         post?: never;
@@ -414,7 +414,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow the log. The stream begins after Last-Event-ID or the parameter `after`. */
+        /** Stream the experiment's log. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_events"];
         put?: never;
         post?: never;
@@ -431,7 +431,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow changed rows and the points of new reports. The stream begins after Last-Event-ID or the parameter `after`. */
+        /** Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_changes"];
         put?: never;
         post?: never;
@@ -467,7 +467,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start a new trial from a checkpoint of this one, with changed hyperparameters. */
+        /** Start a new trial from a checkpoint of an existing one, with changed hyperparameters. */
         post: operations["trials_fork"];
         delete?: never;
         options?: never;
@@ -550,7 +550,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a trial's lineage: the segments, of any trial, that led to its weights, and the schedule of configurations. */
+        /** Get the segments, of this or other trials, that led to a trial's weights, and their schedule of configurations. */
         get: operations["trials_lineage"];
         put?: never;
         post?: never;
@@ -567,7 +567,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials with the most similar configurations, and their results. */
+        /** Get the trials whose configurations are most similar to that of a given trial, with their results. */
         get: operations["trials_neighbours"];
         put?: never;
         post?: never;
@@ -584,7 +584,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the current Python stack and resource usage of each rank. */
+        /** Get the current Python stack and resource usage of each rank of a running trial. */
         get: operations["trials_live"];
         put?: never;
         post?: never;
@@ -657,7 +657,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Pin a checkpoint, so that the experiment's policy does not delete it. */
+        /** Pin a checkpoint, so that the experiment's checkpoint policy does not delete it. */
         post: operations["checkpoints_pin"];
         delete?: never;
         options?: never;
@@ -674,7 +674,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Unpin a checkpoint, so that the experiment's policy applies again. */
+        /** Unpin a checkpoint, so that the experiment's checkpoint policy may delete it again. */
         post: operations["checkpoints_unpin"];
         delete?: never;
         options?: never;
@@ -828,8 +828,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask for a trial.
-         * @description Wait for a trial for up to `wait_s` seconds.
+         * Ask for a trial to run.
+         * @description Return an assignment, or a 204 if no trial becomes available within `wait_s` seconds.
          */
         post: operations["agents_ask"];
         delete?: never;
@@ -849,7 +849,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then.
+         * @description Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -867,7 +867,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Add a checkpoint to a report that was sent before. */
+        /** Add a checkpoint to a report that has been sent already. */
         post: operations["agents_checkpoint"];
         delete?: never;
         options?: never;
@@ -884,7 +884,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Renew a lease, and get the action that the trial should take. */
+        /** Renew a lease, and learn whether the trial should pause or stop. */
         post: operations["agents_heartbeat"];
         delete?: never;
         options?: never;
@@ -918,7 +918,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Complete the trial: its training has ended. */
+        /** Say that the training has ended, so that the trial is complete. */
         post: operations["agents_complete"];
         delete?: never;
         options?: never;
@@ -935,7 +935,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training has failed. */
+        /** Say that the training has failed, and why. */
         post: operations["agents_fail"];
         delete?: never;
         options?: never;
@@ -952,7 +952,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Give a trial back. It continues elsewhere from its newest checkpoint. */
+        /** Give a trial back. Another agent continues it from its newest checkpoint. */
         post: operations["agents_release"];
         delete?: never;
         options?: never;
@@ -969,7 +969,7 @@ export interface paths {
         };
         /** Check whether a code bundle has been uploaded. */
         get: operations["bundles_get"];
-        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        /** Upload a zip file with Python code. A spec can then name it as its bundle. Safe to repeat. */
         put: operations["bundles_put"];
         post?: never;
         delete?: never;
@@ -986,8 +986,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get the nodes of the cluster, the worker groups on them, and those that wait for resources.
-         * @description Ask the driver host. Experiments that scripts drive themselves are not listed.
+         * Get the nodes of the cluster, the worker groups on them, and the worker groups that wait for resources.
+         * @description Return the state of the cluster, as the driver host sees it. It does not know the experiments that scripts drive.
          */
         get: operations["cluster_cluster"];
         put?: never;
@@ -1005,7 +1005,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get who the caller is, and whether a token is needed */
+        /** Get the name and the role of the caller, and whether a token is needed */
         get: operations["access_session"];
         put?: never;
         /** Sign in with a token. Sets a cookie that scripts cannot read */
@@ -1132,7 +1132,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Send the event `test` now; for editors */
+        /** Send the event `test` to a webhook now; for editors */
         post: operations["webhooks_test"];
         delete?: never;
         options?: never;
@@ -1146,33 +1146,33 @@ export interface components {
     schemas: {
         /**
          * AgentVerdict
-         * @description The answer to a report. It is sent after the report was stored in the database.
+         * @description The answer to a report. It is sent once the report is stored in the database.
          */
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: go on training; anything else: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. A verdict other than continue ends the lease, unless late_checkpoints keeps it
+             * @description continue: go on training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
             /**
              * Reason
-             * @description the reason, in words; empty for continue
+             * @description the reason for the verdict, in words; empty for continue
              */
             reason: string;
             /**
              * Save Checkpoint
-             * @description true if a checkpoint of this report is wanted
+             * @description true if the agent should save a checkpoint that belongs to this report
              */
             save_checkpoint: boolean;
             /**
              * Next Milestone
-             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             * @description the next iteration at which the trial may be paused or stopped; a checkpoint is useful there
              */
             next_milestone: number | null;
             /**
              * Wanted
-             * @description the verdict that the next report will get, as in the answer to a heartbeat
+             * @description the verdict that the next report will get, as far as it is known already
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
@@ -1207,17 +1207,17 @@ export interface components {
         };
         /**
          * Assignment
-         * @description A trial, or a part of a trial, for an agent to train.
+         * @description A trial that an agent gets to train, from the beginning or from a checkpoint.
          */
         Assignment: {
             /**
              * Lease
-             * @description identifies the assignment in the URLs of all further calls
+             * @description identifies the assignment in the URLs of the agent's further requests
              */
             lease: string;
             /**
              * Lease S
-             * @description if the agent makes no call for this many seconds, the lease ends
+             * @description if the agent sends no request for this many seconds, the lease ends
              */
             lease_s: number;
             /**
@@ -1254,21 +1254,21 @@ export interface components {
             };
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description number of reports that the trial had made when its checkpoint was saved; 0 without a checkpoint
+             * @description the number of reports that the trial had made when the checkpoint was saved; 0 without a checkpoint
              */
             iteration: number;
-            /** @description the checkpoint to continue from; null: start from the beginning */
+            /** @description the checkpoint to continue from; null: train from the beginning */
             checkpoint: components["schemas"]["StartCheckpoint"] | null;
             /**
              * Next Milestone
-             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             * @description the next iteration at which the trial may be paused or stopped; a checkpoint is useful there
              */
             next_milestone: number | null;
             /**
@@ -1278,17 +1278,17 @@ export interface components {
             seed: number;
             /**
              * Metric
-             * @description the objective, which every report must contain
+             * @description the first objective, a metric that every report must contain
              */
             metric: string;
             /**
              * Entrypoint
-             * @description the entrypoint of the experiment, if it names one
+             * @description the entrypoint of the experiment; null if the spec has none
              */
             entrypoint: string | null;
             /**
              * Storage
-             * @description the storage in which the driver deletes the checkpoints that it need not keep
+             * @description the experiment's storage; the driver deletes checkpoints there that are no longer needed
              */
             storage: string;
             /**
@@ -1300,17 +1300,17 @@ export interface components {
             } | null;
             /**
              * Stop Grace S
-             * @description seconds that an agent has to stop when `wanted` says so
+             * @description seconds that the agent has to stop the training once `wanted` asks for it
              */
             stop_grace_s: number;
             /**
              * Hang Timeout S
-             * @description if a trial makes no report for this many seconds, it counts as hung
+             * @description if the trial makes no report for this many seconds, it counts as hung; null: no limit
              */
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description the user wants a checkpoint each time after this many reports
+             * @description the number of reports between the checkpoints that the user asked for; null: the user asked for none
              */
             checkpoint_every: number | null;
             /**
@@ -1320,18 +1320,18 @@ export interface components {
             checkpoint_at_milestones: boolean;
             /**
              * Checkpoint At End
-             * @description true if the user wants a checkpoint at the end
+             * @description true if the user wants a checkpoint at the end of the training
              */
             checkpoint_at_end: boolean;
         };
         /**
          * AuditEntry
-         * @description A request that changed something, or tried to.
+         * @description An entry of the audit trail: a request that changed something, or that was meant to.
          */
         AuditEntry: {
             /**
              * Id
-             * @description its number; later entries have larger numbers
+             * @description the number of the entry; later entries have larger numbers
              */
             id: number;
             /**
@@ -1341,12 +1341,12 @@ export interface components {
             time: string;
             /**
              * Actor
-             * @description the token's name; local if the service requires no token
+             * @description the caller's name, or that of their token; local if the service requires no token
              */
             actor: string;
             /**
              * Token Id
-             * @description tok_..., if the request had a valid token
+             * @description the id of the caller's token, tok_...; null: the caller has no token
              */
             token_id: string | null;
             /**
@@ -1361,7 +1361,7 @@ export interface components {
             path: string;
             /**
              * Status
-             * @description HTTP status of the response; 401 and 403: the request was refused
+             * @description the HTTP status of the response; 401 and 403: the request was refused
              */
             status: number;
             /**
@@ -1388,7 +1388,7 @@ export interface components {
         };
         /**
          * Best
-         * @description The best report that satisfies the constraints or, with scope "last", the best of the trials' last reports.
+         * @description The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
          */
         Best: {
             /**
@@ -1408,34 +1408,34 @@ export interface components {
             value: number | null;
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if it has none
+             * @description the checkpoint that belongs to this result; null if there is none
              */
             checkpoint_id: string | null;
-            /** @description null if no trial was trained to its end */
+            /** @description the best trial among those that were trained to their end; null if there is none */
             finished: components["schemas"]["Finished"] | null;
         };
         /** BestSoFar */
         BestSoFar: {
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description the times, in seconds since the experiment's start
              */
             x: number[];
             /**
              * Y
-             * @description the best value up to this time
+             * @description the best value up to each of these times
              */
             y: number[];
         };
@@ -1443,12 +1443,12 @@ export interface components {
         BestSoFarOf: {
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description the times, in seconds since the experiment's start
              */
             x: number[];
             /**
              * Y
-             * @description the best value up to this time
+             * @description the best value up to each of these times
              */
             y: number[];
             /**
@@ -1465,17 +1465,17 @@ export interface components {
         };
         /**
          * Bundle
-         * @description A zip file of Python code that has been uploaded.
+         * @description A zip file with Python code that has been uploaded.
          */
         Bundle: {
             /**
              * Sha256
-             * @description SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it
+             * @description the SHA-256 of the uploaded zip file; a spec names the bundle by it, in its field `bundle`
              */
             sha256: string;
             /**
              * Bytes
-             * @description the size in bytes of the zip file that workers get
+             * @description the size in bytes of the zip file that the ranks load
              */
             bytes: number;
         };
@@ -1494,27 +1494,28 @@ export interface components {
         };
         /**
          * Changes
-         * @description The changes since an entry of an experiment's log: changed rows in their current state, and points of new reports.
+         * @description The changes of an experiment since an entry of its log: the current state of changed rows, and the new reports.
          *
-         *     A row replaces the earlier row with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         *     Each row replaces the row with the same id that the client already has. Decisions are identified by their `seq`, and
+         *     segments by their trial and ordinal.
          */
         Changes: {
             /**
              * Since
-             * @description the message has the changes after this event_seq
+             * @description the event_seq after which the changes of this message begin
              */
             since: number;
             /**
              * Seq
-             * @description the message has the changes up to this event_seq; also the id of the message
+             * @description the event_seq up to which this message has the changes; also the id of the message
              */
             seq: number;
             /**
              * Reset
-             * @description true if too much has changed: the lists are empty, and you have to read everything again
+             * @description true if too much has changed: the lists are empty, and the client must read everything again
              */
             reset: boolean;
-            /** @description null if only its last_event_seq has changed */
+            /** @description the experiment; null if only its last_event_seq has changed */
             experiment: components["schemas"]["Experiment"] | null;
             /**
              * Trials
@@ -1528,7 +1529,7 @@ export interface components {
             segments: components["schemas"]["SegmentItem"][];
             /**
              * Decisions
-             * @description new decisions, and earlier ones with a new state
+             * @description new decisions, and earlier decisions whose state has changed
              */
             decisions: components["schemas"]["Decision"][];
             /**
@@ -1551,28 +1552,28 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description its path or URI
+             * @description the path or URI of the checkpoint
              */
             uri: string;
             /**
              * Step
-             * @description training_iteration of the report that saved it
+             * @description the training_iteration of the report with which the checkpoint was saved
              */
             step: number;
             /**
              * Bytes
-             * @description its size
+             * @description the size of the checkpoint in bytes
              */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
              */
             node: string | null;
         };
         /**
          * CheckpointItem
-         * @description A checkpoint and its source.
+         * @description A checkpoint, with the trial and the segment that saved it.
          */
         CheckpointItem: {
             /**
@@ -1582,22 +1583,22 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description its path or URI
+             * @description the path or URI of the checkpoint
              */
             uri: string;
             /**
              * Step
-             * @description training_iteration of the report that saved it
+             * @description the training_iteration of the report with which the checkpoint was saved
              */
             step: number;
             /**
              * Bytes
-             * @description its size
+             * @description the size of the checkpoint in bytes
              */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -1612,28 +1613,28 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description the number of the trial that saved it
+             * @description the number of the trial that saved the checkpoint
              */
             trial_number: number;
             /**
              * Segment
-             * @description the ordinal of the segment that saved it
+             * @description the ordinal of the segment that saved the checkpoint
              */
             segment: number;
             /**
              * State
-             * @description ready: its files can be used
+             * @description uploading: its files are not complete yet; ready: its files can be used
              * @enum {string}
              */
             state: "uploading" | "ready" | "deleted";
             /**
              * Pinned
-             * @description true if it is pinned, so that the experiment's policy does not delete it
+             * @description true if the checkpoint is pinned, so that the experiment's checkpoint policy does not delete it
              */
             pinned: boolean;
             /**
              * Actions
-             * @description the actions that its state allows now
+             * @description the actions that the checkpoint's state allows now
              */
             actions: ("fork" | "pin" | "unpin")[];
         };
@@ -1654,22 +1655,22 @@ export interface components {
         Cluster: {
             /**
              * Cpus
-             * @description CPUs of the whole cluster
+             * @description the number of CPUs of the whole cluster
              */
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs in use, including those that other programs use
+             * @description the number of CPUs that are in use, also by other programs on the cluster
              */
             cpus_in_use: number;
             /**
              * Gpus
-             * @description GPUs of the whole cluster
+             * @description the number of GPUs of the whole cluster
              */
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs in use, including those that other programs use
+             * @description the number of GPUs that are in use, also by other programs on the cluster
              */
             gpus_in_use: number;
             /**
@@ -1684,7 +1685,7 @@ export interface components {
             groups: components["schemas"]["ClusterGroup"][];
             /**
              * Waiting
-             * @description worker groups that wait, in the order of the queue
+             * @description worker groups that wait for resources, in the order of the queue
              */
             waiting: components["schemas"]["ClusterWait"][];
             /**
@@ -1710,7 +1711,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description its number; null if the trial is not known here
+             * @description the trial's number; null if this service's database does not have the trial
              */
             trial_number: number | null;
             /**
@@ -1720,7 +1721,7 @@ export interface components {
             segment_id: string;
             /**
              * Resources
-             * @description resources of each rank
+             * @description the resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1728,7 +1729,7 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when it got its resources
+             * @description when the group got its resources
              */
             since: string;
             /**
@@ -1746,32 +1747,32 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description its host name
+             * @description the host name of the node
              */
             name: string;
             /**
              * Address
-             * @description its IP address
+             * @description the IP address of the node
              */
             address: string;
             /**
              * Cpus
-             * @description CPUs that Ray may use there
+             * @description the number of CPUs that Ray may use on the node
              */
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs that worker groups of this service hold there
+             * @description the number of CPUs that worker groups of this service hold on the node
              */
             cpus_in_use: number;
             /**
              * Gpus
-             * @description GPUs that Ray may use there
+             * @description the number of GPUs that Ray may use on the node
              */
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs that worker groups of this service hold there
+             * @description the number of GPUs that worker groups of this service hold on the node
              */
             gpus_in_use: number;
         };
@@ -1784,22 +1785,22 @@ export interface components {
             rank: number;
             /**
              * Node
-             * @description Ray's id of its node
+             * @description Ray's id of the node on which the rank runs
              */
             node: string;
             /**
              * Host
-             * @description the host name of its node
+             * @description the host name of that node
              */
             host: string;
             /**
              * Pid
-             * @description its process id on that node
+             * @description the process id of the rank on its node
              */
             pid: number;
             /**
              * Gpus
-             * @description the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them
+             * @description the GPUs that the rank may use, named as in CUDA_VISIBLE_DEVICES
              */
             gpus: string[];
         };
@@ -1815,27 +1816,27 @@ export interface components {
             experiment_id: string;
             /**
              * Priority
-             * @description experiments of a higher priority come first
+             * @description the experiment's priority; experiments of a higher priority get resources first
              */
             priority: number;
             /**
              * Weight
-             * @description its share relative to experiments of the same priority
+             * @description the experiment's share of the cluster relative to other experiments of the same priority
              */
             weight: number;
             /**
              * Share
-             * @description its dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs
+             * @description the experiment's dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs
              */
             share: number;
             /**
              * Groups
-             * @description number of its worker groups that have resources
+             * @description the number of the experiment's worker groups that have resources
              */
             groups: number;
             /**
              * Waiting
-             * @description number of its worker groups that wait
+             * @description the number of the experiment's worker groups that wait for resources
              */
             waiting: number;
         };
@@ -1846,7 +1847,7 @@ export interface components {
         ClusterWait: {
             /**
              * Position
-             * @description its position in the queue, from 1
+             * @description the group's position in the queue, from 1
              */
             position: number;
             /**
@@ -1861,7 +1862,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description its number; null if the trial is not known here
+             * @description the trial's number; null if this service's database does not have the trial
              */
             trial_number: number | null;
             /**
@@ -1871,12 +1872,12 @@ export interface components {
             segment_id: string;
             /**
              * Workers
-             * @description ranks of the group
+             * @description the number of ranks of the group
              */
             workers: number;
             /**
              * Resources
-             * @description resources of each rank
+             * @description the resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1884,22 +1885,22 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when it began to wait
+             * @description when the group began to wait
              */
             since: string;
             /**
              * Priority
-             * @description the priority of its experiment
+             * @description the priority of the group's experiment
              */
             priority: number;
             /**
              * Reserved
-             * @description true if it has waited so long that free resources are reserved for it
+             * @description true if the group has waited so long that resources that become free are reserved for it
              */
             reserved: boolean;
             /**
              * Reason
-             * @description what it waits for, in words
+             * @description what the group waits for, in words
              */
             reason: string;
         };
@@ -1907,14 +1908,14 @@ export interface components {
         Configuration: {
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Config
-             * @description the nested dict that the training function would get
+             * @description the configuration as the nested dict that the training function would get
              */
             config: {
                 [key: string]: unknown;
@@ -1924,43 +1925,43 @@ export interface components {
         Counts: {
             /**
              * Pending
-             * @description trials that are pending
+             * @description number of pending trials
              * @default 0
              */
             pending: number;
             /**
              * Running
-             * @description trials that are running
+             * @description number of running trials
              * @default 0
              */
             running: number;
             /**
              * Paused
-             * @description trials that are paused
+             * @description number of paused trials
              * @default 0
              */
             paused: number;
             /**
              * Completed
-             * @description trials that are completed
+             * @description number of completed trials
              * @default 0
              */
             completed: number;
             /**
              * Stopped
-             * @description trials that are stopped
+             * @description number of stopped trials
              * @default 0
              */
             stopped: number;
             /**
              * Failed
-             * @description trials that are failed
+             * @description number of failed trials
              * @default 0
              */
             failed: number;
             /**
              * Cancelled
-             * @description trials that are cancelled
+             * @description number of cancelled trials
              * @default 0
              */
             cancelled: number;
@@ -2005,18 +2006,23 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause of its start
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
+             * Last Iteration
+             * @description the iteration of the newest report of this segment, even if that report is left out
+             */
+            last_iteration: number;
+            /**
              * X
-             * @description iterations, steps or seconds, as requested
+             * @description the positions on the x axis: iterations, steps, seconds or values of x_metric, as requested
              */
             x: number[];
             /**
              * Y
-             * @description the values; null for values that are not finite
+             * @description the values of the metric; null for values that are not finite
              */
             y: (number | null)[];
         };
@@ -2038,15 +2044,20 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "user_step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Width
-             * @description number of reports per bucket; the lowest and the highest report of each bucket are returned; 1: all reports are returned
+             * @description the number of reports in each bucket; only the lowest and highest report of each bucket are returned; 1: all reports are returned
              */
             width: number;
             /**
              * Left Out
-             * @description number of trials of the experiment that have no curve here
+             * @description the number of trials of the experiment whose curves are not in this response
              */
             left_out: number;
             /**
@@ -2054,19 +2065,19 @@ export interface components {
              * @description one curve for each trial
              */
             series: components["schemas"]["Series"][];
-            /** @description the best value over time */
+            /** @description the best value so far as a function of time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
         /** Decision */
         Decision: {
             /**
              * Seq
-             * @description its place in the log
+             * @description the position of the decision in the log
              */
             seq: number;
             /**
              * Trial Number
-             * @description the number of the trial that it is about
+             * @description the number of the trial that the decision is about
              */
             trial_number: number | null;
             /**
@@ -2083,7 +2094,7 @@ export interface components {
             };
             /**
              * Time
-             * @description when it was made
+             * @description when the decision was made
              */
             time: string;
             /**
@@ -2094,12 +2105,12 @@ export interface components {
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
-             * @description number of the trial that it is about; null if it is about the experiment
+             * @description the trial that the decision is about, trl_...; null if it is about the whole experiment
              */
             trial_id: string | null;
             /**
              * State
-             * @description done: the driver has carried it out; superseded: another decision replaced it first
+             * @description pending: not carried out yet; done: carried out by the driver; superseded: replaced by another decision before it was carried out
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
@@ -2119,59 +2130,59 @@ export interface components {
         };
         /**
          * Delivery
-         * @description One message to one webhook.
+         * @description A message about one event to one webhook, and the attempts to send it.
          */
         Delivery: {
             /**
              * Id
-             * @description dlv_...; also in the header Tuner-Delivery; the same for every attempt
+             * @description the id of the delivery, dlv_..., as in the header Tuner-Delivery; it is the same for every attempt
              */
             id: string;
             /**
              * Event
-             * @description the event; test: a test that somebody requested
+             * @description the event that is sent; test: a test that somebody requested
              */
             event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...; exp_test in a test
+             * @description the experiment that the event is about, exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
              * State
-             * @description failed: no attempt succeeded, and no more are made
+             * @description pending: there will be another attempt; failed: no attempt has succeeded, and there will be no more
              * @enum {string}
              */
             state: "pending" | "delivered" | "failed";
             /**
              * Attempts
-             * @description number of attempts so far
+             * @description the number of attempts so far
              */
             attempts: number;
             /**
              * Next Attempt At
-             * @description time of the next attempt; null if it is not pending
+             * @description when the next attempt is due; null if there will be none
              */
             next_attempt_at: string | null;
             /**
              * Last Status
-             * @description the HTTP status of the receiver's latest answer, if any
+             * @description the HTTP status of the receiver's latest response; null: there was no response
              */
             last_status: number | null;
             /**
              * Last Error
-             * @description the error of the latest attempt, if it failed
+             * @description why the latest attempt failed; null: it succeeded, or there has been no attempt
              */
             last_error: string | null;
             /**
              * Created At
              * Format: date-time
-             * @description when it was created
+             * @description the time of creation
              */
             created_at: string;
             /**
              * Ended At
-             * @description when it was delivered or given up
+             * @description when the message was delivered or given up; null if it is pending
              */
             ended_at: string | null;
         };
@@ -2193,7 +2204,7 @@ export interface components {
         };
         /**
          * DryRun
-         * @description The effects that creating this experiment would have.
+         * @description A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes.
          */
         DryRun: {
             /**
@@ -2214,14 +2225,14 @@ export interface components {
             mode: "min" | "max";
             /**
              * Scheduler
-             * @description the scheduler, with "auto" resolved and all options, including inherited ones
+             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description the searcher, with "auto" resolved and all options
+             * @description the searcher with all its options; "auto" is replaced by the searcher that was chosen
              */
             search: {
                 [key: string]: unknown;
@@ -2233,12 +2244,12 @@ export interface components {
             notes: string[];
             /**
              * Num Samples
-             * @description number of trials; null: as many as the time budget allows
+             * @description the number of trials; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
              * Max T
-             * @description value of time_attr at which a trial is complete
+             * @description the value of time_attr at which a trial is complete
              */
             max_t: number | null;
             /**
@@ -2246,18 +2257,18 @@ export interface components {
              * @description what max_t counts
              */
             time_attr: string;
-            /** @description the worker group of each trial */
+            /** @description the number of ranks of each trial, and their resources */
             scaling: components["schemas"]["Scaling"];
-            /** @description with defaults filled in */
+            /** @description the limits, with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Gpu Hours At Most
-             * @description the GPU hours if every trial trains to max_t at seconds_per_iteration, but no more than the limits allow; null if unknown
+             * @description the GPU hours that the experiment uses if every trial is trained to max_t at seconds_per_iteration, or that the limits allow, whichever is less; null if unknown
              */
             gpu_hours_at_most: number | null;
             /**
              * Configurations
-             * @description configurations of the trials that start before any result is known
+             * @description the configurations of the first trials, which are chosen before any result is known
              */
             configurations: components["schemas"]["Configuration"][];
         };
@@ -2265,12 +2276,12 @@ export interface components {
         ErrorItem: {
             /**
              * Pointer
-             * @description JSON pointer to the field; empty for the whole document
+             * @description the JSON pointer to the wrong field; empty for the whole document
              */
             pointer: string;
             /**
              * Message
-             * @description what is wrong, what was expected, and the nearest valid name
+             * @description what is wrong and what was expected, with a suggestion for a misspelt name
              */
             message: string;
         };
@@ -2285,12 +2296,12 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
+             * @description python or api: where the experiment was created; study: driven by ask and tell; adopted: created in Python, now driven by a service
              */
             source: string;
             /**
              * Project
-             * @description the project it belongs to
+             * @description the project of the experiment
              */
             project: string;
             /**
@@ -2300,22 +2311,22 @@ export interface components {
             last_event_seq: number;
             /**
              * No Best
-             * @description why `best` is null although trials have reported
+             * @description why `best` is null although trials have reported; otherwise null
              */
             no_best: string | null;
             /**
              * Gpu Hours
-             * @description GPU hours that its trials have used, as of its newest event
+             * @description GPU hours that the experiment's trials have used, as of its newest event
              */
             gpu_hours: number;
             /**
              * Gpu Hours Saved
-             * @description GPU hours that its stopped trials would have used to go on to max_t, each at its own pace
+             * @description GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace
              */
             gpu_hours_saved: number;
             /**
              * Cpu Hours
-             * @description CPU hours that were reserved for its trials, as of its newest event
+             * @description CPU hours that were reserved for the experiment's trials, as of its newest event
              */
             cpu_hours: number;
             /**
@@ -2325,7 +2336,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why it failed, in words
+             * @description why the experiment failed, in words; null if it has not failed
              */
             error: string | null;
             /**
@@ -2336,27 +2347,27 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when it started; null before
+             * @description when the experiment started; null until then
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the experiment reached its final state
              */
             ended_at: string | null;
             /**
              * Revision
-             * @description counts the changes by PATCH; its ETag begins with it
+             * @description the number of changes by PATCH; the experiment's ETag begins with this number
              */
             revision: number;
             /**
              * Archived At
-             * @description when it was archived; null if it is not archived
+             * @description when the experiment was archived; null if it is not archived
              */
             archived_at: string | null;
             /**
              * Thinned At
-             * @description when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
+             * @description when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
              */
             thinned_at: string | null;
             /**
@@ -2366,7 +2377,7 @@ export interface components {
             name: string;
             /**
              * Notes
-             * @description the users' notes, in Markdown
+             * @description notes that users have written, in Markdown
              */
             notes: string;
             /**
@@ -2378,7 +2389,7 @@ export interface components {
             };
             /**
              * Metric
-             * @description the first objective, which schedulers use
+             * @description the first objective, by which schedulers compare trials
              */
             metric: string;
             /**
@@ -2389,17 +2400,17 @@ export interface components {
             mode: "min" | "max";
             /**
              * Objectives
-             * @description all objectives; schedulers use the first
+             * @description all objectives; schedulers use only the first one
              */
             objectives: components["schemas"]["Objective"][];
             /**
              * Num Samples
-             * @description number of trials to start; null: as many as the time budget allows
+             * @description the number of trials to start; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
              * Max T
-             * @description value of time_attr at which a trial is complete
+             * @description the value of time_attr at which a trial is complete
              */
             max_t: number | null;
             /**
@@ -2409,17 +2420,17 @@ export interface components {
             time_attr: string;
             /**
              * Seed
-             * @description searches with the same seed draw the same configurations
+             * @description the seed of the search: the same seed gives the same random configurations
              */
             seed: number;
             /**
              * Priority
-             * @description experiments of a higher priority get resources first
+             * @description the experiment's priority; experiments of a higher priority get resources first
              */
             priority: number;
             /**
              * Weight
-             * @description share of the cluster relative to other experiments of the same priority
+             * @description the experiment's share of the cluster relative to other experiments of the same priority
              */
             weight: number;
             /**
@@ -2431,33 +2442,33 @@ export interface components {
             };
             /**
              * Space Revision
-             * @description number of changes of the space by users; a trial has the revision of its own space
+             * @description how often users have changed the search space; each trial shows the revision with which it was created
              */
             space_revision: number;
             /**
              * Former Spaces
-             * @description the earlier spaces, oldest first
+             * @description the search spaces before the current one, oldest first
              */
             former_spaces: {
                 [key: string]: unknown;
             }[];
             /**
              * Assumed
-             * @description new parameter -> the value that it is assumed to have had in trials of earlier spaces
+             * @description parameter that was added later -> the value that it is assumed to have in trials of earlier spaces
              */
             assumed: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description as in the spec; `resolved` has the searcher that is used
+             * @description the searcher as in the spec; `resolved` has the one that is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as in the spec; `resolved` has the scheduler that is used
+             * @description the scheduler as in the spec; `resolved` has the one that is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2466,23 +2477,23 @@ export interface components {
             resolved: components["schemas"]["Resolved"] | null;
             /**
              * Method
-             * @description the search method in a few words: "tpe + asha", "freeze_thaw (auto)"
+             * @description the searcher and the scheduler in a few words, such as "tpe + asha" or "freeze_thaw (auto)"
              */
             method: string;
             /**
              * Stop
-             * @description conditions, besides reaching max_t, under which a trial is complete
+             * @description conditions under which a trial is complete before it reaches max_t
              */
             stop: {
                 [key: string]: unknown;
             };
-            /** @description the worker group of each trial */
+            /** @description the number of ranks of each trial, and their resources */
             scaling: components["schemas"]["Scaling"];
-            /** @description with defaults filled in */
+            /** @description the limits, with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description 'module:function'; null if the function is pickled by value
+             * @description the training function as 'module:function'; null if the function is pickled by value
              */
             entrypoint: string | null;
             /**
@@ -2492,24 +2503,24 @@ export interface components {
             forked_from: string | null;
             /**
              * Abandoned
-             * @description true if its script has ended and no driver drives it; it continues when a user resumes it
+             * @description true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it
              */
             abandoned: boolean;
             /**
              * How To Go On
-             * @description if it is abandoned: what to do, in words
+             * @description what to do to continue an abandoned experiment, in words; null if it is not abandoned
              */
             how_to_go_on: string | null;
             /**
              * Metrics
-             * @description names of the metrics reported so far
+             * @description the names of the metrics that trials have reported so far
              */
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
             /**
              * Expected Gpu Hours
-             * @description estimated GPU hours at its end, if further trials use as many as those so far; null if it is too early to tell
+             * @description an estimate of the GPU hours that the experiment will have used at its end; null if it is too early to tell
              */
             expected_gpu_hours: number | null;
             /**
@@ -2517,18 +2528,18 @@ export interface components {
              * @description number of trials
              */
             trials: number;
-            /** @description the best trial so far */
+            /** @description the best result so far */
             best: components["schemas"]["Best"] | null;
             /**
              * Labels
-             * @description for parameters whose values are indices of choices: the meaning of each index
+             * @description parameter whose values are indices of choices -> the label of each index
              */
             labels: {
                 [key: string]: unknown[];
             };
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, edit (PATCH), delete, ...
+             * @description the actions that the experiment's state allows now: verbs, edit (PATCH), delete, ...
              */
             actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "fork" | "enqueue" | "archive" | "unarchive" | "delete")[];
         };
@@ -2554,7 +2565,7 @@ export interface components {
         Failure: {
             /**
              * Kind
-             * @description user: the trial's code failed; system: a node, process or device failed; placement: no resources; spec: the spec cannot work
+             * @description user: the trial's code failed; system: a node, process or device failed; placement: the cluster did not provide the resources; spec: the spec cannot work
              * @enum {string}
              */
             kind: "user" | "system" | "placement" | "spec";
@@ -2585,17 +2596,17 @@ export interface components {
             pid: number | null;
             /**
              * Traceback
-             * @description its Python traceback
+             * @description the Python traceback of that rank
              */
             traceback: string;
             /**
              * Log Tail
-             * @description the last lines that this rank printed
+             * @description the last lines that the failed rank printed
              */
             log_tail: string;
             /**
              * Stacks
-             * @description rank -> stack, if the ranks were hung
+             * @description rank -> its Python stack, if the trial failed because its ranks hung
              */
             stacks: {
                 [key: string]: string;
@@ -2603,7 +2614,7 @@ export interface components {
         };
         /**
          * Finished
-         * @description The best trial, by its last value, among those that were trained to their end.
+         * @description The trial with the best last value among the trials that were trained to their end.
          */
         Finished: {
             /**
@@ -2618,30 +2629,32 @@ export interface components {
             trial_number: number;
             /**
              * Value
-             * @description its last value
+             * @description the last value that the trial reported for the first objective
              */
             value: number | null;
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if it has none
+             * @description the checkpoint that belongs to this result; null if there is none
              */
             checkpoint_id: string | null;
         };
         /**
          * Forecast
-         * @description A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage.
+         * @description A forecast of an experiment from its newest event to its end.
+         *
+         *     It is based on how much other searches, which were recorded earlier, still improved at the same stage.
          */
         Forecast: {
             /**
@@ -2651,12 +2664,12 @@ export interface components {
             metric: string;
             /**
              * Time
-             * @description the time of the newest event; null before the first
+             * @description the time of the newest event; null before the first event
              */
             time: string | null;
-            /** @description its expected end; null if it has ended or it is too early to tell */
+            /** @description the expected end of the experiment; null if it has ended already, or if it is too early to tell */
             end: components["schemas"]["ForecastEnd"] | null;
-            /** @description its best value at the end, never worse than the current one; null if it is too early to tell */
+            /** @description the best value at the end of the experiment, never worse than the current one; null if it is too early to tell */
             best: components["schemas"]["ForecastRange"] | null;
             /** @description the effect of more training; null if it is too early to tell */
             more: components["schemas"]["ForecastMore"] | null;
@@ -2676,17 +2689,17 @@ export interface components {
             limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
             /**
              * Reason
-             * @description the cause of the end, in words
+             * @description why the experiment is expected to end then, in words
              */
             reason: string;
-            /** @description the remaining running time in seconds, without pauses */
+            /** @description seconds until the end, not counting pauses */
             seconds: components["schemas"]["ForecastRange"];
         };
         /** ForecastMore */
         ForecastMore: {
             /**
              * Gpu Hours
-             * @description the additional GPU hours; null if trials use no GPUs
+             * @description the GPU hours of the additional training; null if trials use no GPUs
              */
             gpu_hours: number | null;
             /**
@@ -2696,7 +2709,7 @@ export interface components {
             seconds: number;
             /**
              * Improvement
-             * @description the expected improvement of the best value; positive for both modes
+             * @description the expected improvement of the best value, as a positive number for both modes
              */
             improvement: number;
             /**
@@ -2711,7 +2724,7 @@ export interface components {
             high: number;
             /**
              * Chance
-             * @description the probability of any improvement
+             * @description the probability that the best value improves at all
              */
             chance: number;
         };
@@ -2727,12 +2740,12 @@ export interface components {
             expected: number;
             /**
              * Low
-             * @description lower end of the interval
+             * @description the lower end of the prediction interval
              */
             low: number;
             /**
              * High
-             * @description upper end of the interval
+             * @description the upper end of the prediction interval
              */
             high: number;
         };
@@ -2740,31 +2753,31 @@ export interface components {
         Health: {
             /**
              * Status
-             * @description ok: the service answers; ready or unready: whether it can run experiments
+             * @description /healthz: ok, since the service answers; /readyz: ready if the service can run experiments, else unready
              * @enum {string}
              */
             status: "ok" | "ready" | "unready";
             /**
              * Problems
-             * @description the reasons why it is not ready
+             * @description the reasons why the service is not ready
              * @default []
              */
             problems: string[];
         };
         /**
          * Heartbeat
-         * @description The answer to a heartbeat.
+         * @description The answer to a heartbeat, by which an agent renews its lease.
          */
         Heartbeat: {
             /**
              * Wanted
-             * @description stop: report or release soon; pause and exploit: the next report will get this verdict
+             * @description the verdict that the next report will get, as far as it is known already; stop: report or release soon
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
             /**
              * Lease S
-             * @description unless the agent calls again, the lease ends after this many seconds
+             * @description the lease ends in this many seconds, unless the agent sends another request
              */
             lease_s: number;
         };
@@ -2777,22 +2790,22 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first; the importances add up to 1; empty if there are too few results
+             * @description the parameters, most important first; their importances add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
              * Trials
-             * @description number of ended trials with a result that were used
+             * @description the number of ended trials whose results were used
              */
             trials: number;
             /**
              * Needed
-             * @description number of such trials that is needed
+             * @description the number of ended trials with a result that is needed at least
              */
             needed: number;
             /**
              * Left Out
-             * @description number of ended trials that were not used; at most 5,000 evenly spaced ones are used
+             * @description the number of ended trials that were left out, because at most 5,000 evenly spaced ones are used
              */
             left_out: number;
         };
@@ -2803,7 +2816,7 @@ export interface components {
         Improvement: {
             /**
              * Seq
-             * @description event_seq of its report
+             * @description the event_seq of the report with the new best value
              */
             seq: number;
             /**
@@ -2824,12 +2837,12 @@ export interface components {
         };
         /**
          * LeaseState
-         * @description The answer to a request that returns no other data.
+         * @description The answer to a request about a lease: whether the lease has ended.
          */
         LeaseState: {
             /**
              * Ended
-             * @description true if this call has ended the lease
+             * @description true if this request has ended the lease
              */
             ended: boolean;
         };
@@ -2860,7 +2873,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -2908,13 +2921,13 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description the configurations in order; to repeat the result, train with one after the other
+             * @description the configurations in order; training with one after the other repeats the result
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
         /**
          * LineageSegment
-         * @description One segment that led to a trial's weights. It may be a segment of another trial.
+         * @description One of the segments that led to a trial's weights. It may belong to another trial, from which the weights came.
          */
         LineageSegment: {
             /**
@@ -2939,40 +2952,40 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause of its start
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description the training_iteration of the checkpoint that the segment started from; 0 without one
              */
             start_iteration: number;
             /**
              * End Iteration
-             * @description the training_iteration from which the next segment continued; for the last segment, its current training_iteration
+             * @description the training_iteration from which the next segment continued; for the last segment, the training_iteration that it has reached
              */
             end_iteration: number;
             /**
              * Source Checkpoint Id
-             * @description the checkpoint that it started from, if any
+             * @description the checkpoint that the segment started from; null if it started from none
              */
             source_checkpoint_id: string | null;
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the number of the trial that saved the source checkpoint; null without one
              */
             source_trial_number: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Changes
-             * @description parameters that changed from the previous segment
+             * @description the parameters whose values differ from the previous segment
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -2993,7 +3006,9 @@ export interface components {
         };
         /**
          * LiveRank
-         * @description The current stack and resource usage of a rank. Values are null if it does not answer or uses no GPU.
+         * @description The current Python stack and resource usage of a rank.
+         *
+         *     Values are null if the rank does not answer; those about GPUs are also null if it uses none.
          */
         LiveRank: {
             /**
@@ -3003,22 +3018,22 @@ export interface components {
             rank: number;
             /**
              * Stack
-             * @description the Python stack of its training thread
+             * @description the Python stack of the rank's training thread
              */
             stack: string;
             /**
              * Cpu S
-             * @description CPU time since the segment's start, child processes included
+             * @description CPU time in seconds since the segment's start, including child processes
              */
             cpu_s: number | null;
             /**
              * Rss Bytes
-             * @description resident memory of the process
+             * @description the resident memory of the rank's process
              */
             rss_bytes: number | null;
             /**
              * Threads
-             * @description threads of the process
+             * @description the number of threads of the rank's process
              */
             threads: number | null;
             /**
@@ -3033,23 +3048,23 @@ export interface components {
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
-             * @description utilization of its GPUs, by all processes that use them
+             * @description the utilization of the rank's GPUs by all processes that use them
              */
             gpu_percent: number | null;
         };
         /**
          * LogItem
-         * @description The output of one rank in one segment, or a part of it.
+         * @description The output of one rank in one segment, or a part of this output.
          */
         LogItem: {
             /**
              * Segment
-             * @description ordinal of the segment within the trial
+             * @description the ordinal of the segment within the trial
              */
             segment: number;
             /**
              * Rank
-             * @description the rank that printed it
+             * @description the rank that has printed the text
              */
             rank: number;
             /**
@@ -3059,27 +3074,27 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description the text that it printed; a separate line marks where bytes are missing
+             * @description what the rank has printed; a line of its own marks a place where bytes are missing
              */
             text: string;
             /**
              * Start
-             * @description offset of the text in the rank's log, in bytes
+             * @description the byte offset in the rank's log at which the text begins
              */
             start: number;
             /**
              * End
-             * @description offset of the end of the text, in bytes; pass it as `offset` to get what follows
+             * @description the byte offset at which the text ends; pass it as `offset` to get what follows
              */
             end: number;
             /**
              * Left Out
-             * @description number of bytes between start and end that were not kept; a line in the text marks the place
+             * @description the number of bytes between start and end that are missing, because the database keeps only part of a long output
              */
             left_out: number;
             /**
              * Complete
-             * @description true if the text includes the end of the log and the rank prints no more
+             * @description true if the rank has ended, and the text includes the end of its log
              */
             complete: boolean;
         };
@@ -3162,7 +3177,7 @@ export interface components {
         };
         /**
          * Neighbour
-         * @description A trial whose configuration is similar.
+         * @description A trial whose configuration is similar to that of the trial in the request.
          */
         Neighbour: {
             /**
@@ -3175,26 +3190,26 @@ export interface components {
              * @description the trial's number
              */
             trial_number: number;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Distance
-             * @description the distance in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners
+             * @description the distance of the two configurations in the unit cube: 0 if they are equal, 1 for opposite corners
              */
             distance: number;
             /**
              * Best Value
-             * @description its best value of the first objective
+             * @description the neighbour's best value of the first objective
              */
             best_value: number | null;
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description the training_iteration of the neighbour's newest report
              */
             iteration: number;
             /**
              * Changes
-             * @description parameters that differ, the largest difference first; `before` is the value of the trial itself
+             * @description the parameters that differ, largest difference first; `before` is the value in the requested trial, `after` that in the neighbour
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3214,12 +3229,12 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description the nearest first
+             * @description the neighbours, nearest first
              */
             items: components["schemas"]["Neighbour"][];
             /**
              * Left Out
-             * @description number of trials that were left out, because at most 10,000 are compared
+             * @description the number of trials that were left out, because at most 10,000 are compared
              */
             left_out: number;
         };
@@ -3239,7 +3254,7 @@ export interface components {
         };
         /**
          * Pareto
-         * @description The Pareto front, by the newest values of the trials.
+         * @description The Pareto front of the trials, computed from the newest values of their objectives.
          */
         Pareto: {
             /**
@@ -3249,17 +3264,17 @@ export interface components {
             metrics: string[];
             /**
              * Items
-             * @description ordered by number; at most 1,000
+             * @description the trials on the front, by number; at most 1,000
              */
             items: components["schemas"]["Trial"][];
             /**
              * Total
-             * @description number of trials on the front
+             * @description the number of trials on the front
              */
             total: number;
             /**
              * Of
-             * @description number of trials that were compared
+             * @description the number of trials that were compared
              */
             of: number;
         };
@@ -3270,7 +3285,7 @@ export interface components {
         Point: {
             /**
              * Seq
-             * @description its event_seq, the position in the log
+             * @description the report's event_seq, its position in the log
              */
             seq: number;
             /**
@@ -3285,23 +3300,23 @@ export interface components {
             segment: number;
             /**
              * Cause
-             * @description the cause of that segment
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number;
             /**
              * Step
-             * @description the step count of the training code, if it passed one
+             * @description the step count that the training code passed; null if it passed none
              */
             step: number | null;
             /**
              * Time
-             * @description when it was reported
+             * @description when the report was made
              */
             time: string;
             /**
@@ -3310,8 +3325,13 @@ export interface components {
              */
             seconds: number;
             /**
+             * Trial Seconds
+             * @description seconds for which the trial has trained, over all its segments
+             */
+            trial_seconds: number;
+            /**
              * Metrics
-             * @description the values by metric name; null for values that are not finite
+             * @description the values of the metrics by name; null for values that are not finite
              */
             metrics: {
                 [key: string]: number | null;
@@ -3357,7 +3377,7 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description the error, in a sentence
+             * @description a sentence that describes the error
              */
             detail: string;
             /**
@@ -3367,7 +3387,7 @@ export interface components {
             request_id: string | null;
             /**
              * Errors
-             * @description each mistake, with the field that it is about
+             * @description the mistakes in the request, each with the wrong field
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
@@ -3430,7 +3450,9 @@ export interface components {
         };
         /**
          * Replay
-         * @description The outcome of a replay, compared with what happened. Nothing is estimated: values that were not recorded are censored.
+         * @description The outcome of a replay, compared with what happened in the experiment.
+         *
+         *     Nothing is estimated: a trial whose record is too short for the replay is censored.
          */
         Replay: {
             /**
@@ -3440,31 +3462,31 @@ export interface components {
             summary: string;
             /**
              * Method
-             * @description the scheduler in a few words: "asha(reduction_factor=3)"
+             * @description the scheduler in a few words, such as "asha(reduction_factor=3)"
              */
             method: string;
             /**
              * Scheduler
-             * @description with all options
+             * @description the scheduler of the replay, with all its options
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description null: the recorded order, or the scheduler proposes configurations itself
+             * @description the searcher; null: trials start in the recorded order, or the scheduler proposes configurations
              */
             search: {
                 [key: string]: unknown;
             } | null;
             /**
              * Saved
-             * @description share of the reports that would have been saved; an upper bound if trials are censored
+             * @description the share of the experiment's reports that the replay saves; an upper bound if trials are censored
              */
             saved: number;
             /**
              * Censored
-             * @description number of trials that would have trained for longer than was recorded
+             * @description the number of trials that would have continued after the end of their record
              */
             censored: number;
             /** @description the cost and the result of the experiment */
@@ -3486,32 +3508,32 @@ export interface components {
         ReplayTotals: {
             /**
              * Trials
-             * @description trials that were started
+             * @description the number of trials that were started
              */
             trials: number;
             /**
              * Reports
-             * @description reports of all trials together
+             * @description the number of reports of all trials together
              */
             reports: number;
             /**
              * Training S
-             * @description seconds of training of all trials together, without their starts
+             * @description seconds of training, summed over all trials, not counting the time to start them
              */
             training_s: number;
             /**
              * Duration S
-             * @description seconds from the first start to the end
+             * @description seconds from the start of the first trial to the end of the experiment
              */
             duration_s: number;
             /**
              * Best Trial
-             * @description number of the best trial
+             * @description the number of the best trial; null if no trial has a value
              */
             best_trial: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective that satisfies the constraints
+             * @description the best value of the first objective among the reports that satisfy the constraints
              */
             best_value: number | null;
         };
@@ -3524,38 +3546,38 @@ export interface components {
             number: number;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /** @description what happened */
             recorded: components["schemas"]["TrialOutcome"];
-            /** @description the outcome in the replay; null: it would not have been started */
+            /** @description the outcome in the replay; null: the trial would not have been started */
             replayed: components["schemas"]["TrialOutcome"] | null;
         };
         /**
          * Resolved
-         * @description The scheduler and the searcher that are actually used.
+         * @description The scheduler and the searcher that the experiment uses, after "auto" and defaults have been replaced.
          */
         Resolved: {
             /**
              * Scheduler
-             * @description the scheduler, with "auto" resolved and all options, including inherited ones
+             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description null if the scheduler proposes configurations itself
+             * @description the searcher with all its options; null if the scheduler proposes configurations itself
              */
             search: {
                 [key: string]: unknown;
             } | null;
             /**
              * Constraints
-             * @description the constraints on results: {"size": {"max": 0.25}}
+             * @description the constraints on reported metrics, such as {"size": {"max": 0.25}}
              * @default {}
              */
             constraints: {
@@ -3563,7 +3585,7 @@ export interface components {
             };
             /**
              * Budget
-             * @description how much the search may train, and how to raise that limit, in words
+             * @description a sentence on how much training the search may do, and how to allow more
              */
             budget: string | null;
         };
@@ -3586,7 +3608,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker: {
                 [key: string]: number;
@@ -3613,7 +3635,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -3633,7 +3655,7 @@ export interface components {
             trial_number: number;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
@@ -3651,7 +3673,7 @@ export interface components {
             id: string;
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3662,41 +3684,41 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Checkpoint Id
-             * @description the checkpoint that it started from, if any
+             * @description the checkpoint that the segment started from, if any
              */
             source_checkpoint_id: string | null;
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Placement
-             * @description the nodes and devices of its ranks
+             * @description the nodes and devices of the segment's ranks
              */
             placement: {
                 [key: string]: unknown;
             };
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3707,22 +3729,22 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
         };
@@ -3733,7 +3755,7 @@ export interface components {
         SegmentItem: {
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3744,34 +3766,34 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description the segment of that trial that saved it
+             * @description the ordinal of the segment that saved the source checkpoint
              */
             source_ordinal: number | null;
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3782,27 +3804,27 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
             /**
              * Trial Number
-             * @description the number of its trial
+             * @description the number of the trial that the segment belongs to
              */
             trial_number: number;
         };
@@ -3831,11 +3853,11 @@ export interface components {
              * @description the trial's number within the experiment, from 0
              */
             number: number;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the best value of the first objective that satisfies the constraints
+             * @description the best value of the first objective among the reports that satisfy the constraints
              */
             best_value: number | null;
             /**
@@ -3846,7 +3868,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller.
+         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
          */
         Session: {
             /**
@@ -3856,7 +3878,7 @@ export interface components {
             required: boolean;
             /**
              * Name
-             * @description the token's name; local if no token is needed; null if not signed in
+             * @description the caller's name, or that of their token; local if no token is needed; null if not signed in
              */
             name: string | null;
             /**
@@ -3866,17 +3888,17 @@ export interface components {
             role: ("agent" | "viewer" | "editor" | "admin") | null;
             /**
              * Expires At
-             * @description when the token or the session expires; null: never
+             * @description when the caller's token or session expires; null: never
              */
             expires_at: string | null;
             /**
              * Project
-             * @description the only project that the caller may see; null: all
+             * @description the only project that the caller may see; null: all projects
              */
             project: string | null;
             /**
              * Sign In Url
-             * @description URL to sign in with the organization's provider; null if there is none
+             * @description the URL at which to sign in with the OpenID Connect provider; null: the service has no provider
              */
             sign_in_url: string | null;
         };
@@ -3884,12 +3906,12 @@ export interface components {
         Share: {
             /**
              * Parameter
-             * @description its path: 'optimizer/lr'
+             * @description the path of the parameter, such as 'optimizer/lr'
              */
             parameter: string;
             /**
              * Share
-             * @description its importance, from 0 to 1
+             * @description the importance of the parameter, from 0 to 1
              */
             share: number;
         };
@@ -4013,7 +4035,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description the URI that was reported when the checkpoint was saved
+             * @description the URI of the checkpoint, as reported by the agent that saved it
              */
             uri: string;
             /**
@@ -4024,7 +4046,7 @@ export interface components {
         };
         /**
          * Timeline
-         * @description A page of the timeline: some of the trials, and the devices that they held.
+         * @description A page of the timeline of an experiment: some of its trials, and the devices that these trials held.
          */
         Timeline: {
             /**
@@ -4035,55 +4057,55 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description its length in seconds, up to now or the end of the experiment
+             * @description the length of the timeline in seconds: up to now, or to the end of the experiment
              */
             duration_s: number;
             /**
              * Trials
-             * @description by number
+             * @description the trials on this page, by number
              */
             trials: components["schemas"]["TimelineTrial"][];
             /**
              * Devices
-             * @description the devices that these trials held, by node
+             * @description the devices that the trials on this page held, by node
              */
             devices: components["schemas"]["TimelineDevice"][];
             /**
              * Totals
-             * @description seconds in each phase, summed over these trials
+             * @description phase -> seconds, summed over the trials on this page
              */
             totals: {
                 [key: string]: number;
             };
             /**
              * Total
-             * @description number of trials of the experiment
+             * @description the number of all trials of the experiment
              */
             total: number;
         };
         /**
          * TimelineDevice
-         * @description A GPU or, on a node without GPUs, the slot of one rank.
+         * @description A GPU or, on a node without GPUs, a slot in which one rank at a time runs.
          */
         TimelineDevice: {
             /**
              * Host
-             * @description the node
+             * @description the host name of the node
              */
             host: string;
             /**
              * Name
-             * @description "GPU 0", or "rank 1" for the first slot of a rank
+             * @description "GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs
              */
             name: string;
             /**
              * Busy
-             * @description share of the time during which these trials held the device, from 0 to 1
+             * @description the share of the time, from 0 to 1, during which trials on this page held the device
              */
             busy: number;
             /**
              * Spans
-             * @description its spans in order, including the idle ones
+             * @description when trials held the device and when it was idle, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
@@ -4091,7 +4113,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for room on the cluster; starting: processes start and load the code; restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "running" | "checkpointing" | "paused" | "idle";
@@ -4102,17 +4124,17 @@ export interface components {
             start: number;
             /**
              * End
-             * @description seconds since started_at; equal to duration_s if it has not ended
+             * @description seconds since started_at; equal to duration_s if the span has not ended
              */
             end: number;
             /**
              * Trial Number
-             * @description null if a device is idle
+             * @description the trial's number; null if the device is idle
              */
             trial_number: number | null;
             /**
              * Segment
-             * @description the ordinal of the trial's segment; null if a device is idle
+             * @description the ordinal of the trial's segment; null if the device is idle
              */
             segment: number | null;
         };
@@ -4128,17 +4150,17 @@ export interface components {
              * @description trl_...
              */
             trial_id: string;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Spans
-             * @description in time
+             * @description the phases of the trial, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
         /**
          * Token
-         * @description A token without its secret.
+         * @description A token. Its secret is shown only when it is created.
          */
         Token: {
             /**
@@ -4148,43 +4170,43 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description the person or program that uses it
+             * @description the person or program that uses the token
              */
             name: string;
             /**
              * Role
-             * @description what it allows
+             * @description what the token allows
              * @enum {string}
              */
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that it sees; null: all
+             * @description the only project that the token gives access to; null: all projects
              */
             project: string | null;
             /**
              * Created At
-             * @description when it was created
+             * @description when the token was created
              */
             created_at: string;
             /**
              * Expires At
-             * @description when it expires; null: never
+             * @description when the token expires; null: never
              */
             expires_at: string | null;
             /**
              * Revoked At
-             * @description when it was revoked; null: it was not
+             * @description when the token was revoked; null: it has not been revoked
              */
             revoked_at: string | null;
             /**
              * Used At
-             * @description its latest use, to the minute
+             * @description when the token was last used, to the minute; null: it has not been used
              */
             used_at: string | null;
             /**
              * Secret
-             * @description the secret; only the response that creates the token contains it
+             * @description the secret; contained only in the response to the request that creates the token
              */
             secret: string | null;
         };
@@ -4216,26 +4238,26 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
              * Last
-             * @description the newest value of each metric
+             * @description the newest value of each metric that the trial has reported
              */
             last: {
                 [key: string]: number | null;
@@ -4247,7 +4269,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -4257,7 +4279,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4269,32 +4291,32 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
-            /** @description the latest failure, even if a retry followed */
+            /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
-            /** @description the newest usable checkpoint */
+            /** @description the trial's newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
             /**
              * Created At
@@ -4304,17 +4326,17 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
@@ -4329,7 +4351,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Items
              * @description the curves, in the order in which the metrics were first reported
@@ -4350,26 +4377,26 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
              * Last
-             * @description the newest value of each metric
+             * @description the newest value of each metric that the trial has reported
              */
             last: {
                 [key: string]: number | null;
@@ -4381,7 +4408,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -4391,7 +4418,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4403,32 +4430,32 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
-            /** @description the latest failure, even if a retry followed */
+            /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
-            /** @description the newest usable checkpoint */
+            /** @description the trial's newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
             /**
              * Created At
@@ -4438,23 +4465,23 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
             /**
              * Segments
-             * @description its segments, oldest first
+             * @description the trial's segments, oldest first
              */
             segments: components["schemas"]["Segment"][];
         };
@@ -4462,17 +4489,17 @@ export interface components {
         TrialOutcome: {
             /**
              * State
-             * @description censored: it would have trained for longer than was recorded, with unknown cost and result
+             * @description censored: the trial would have continued after the end of its record, with unknown cost and result
              */
             state: components["schemas"]["TrialState"] | "censored";
             /**
              * Iterations
-             * @description number of reports
+             * @description the number of reports that the trial makes
              */
             iterations: number;
             /**
              * Value
-             * @description its value of the first objective; null if no report satisfies the constraints
+             * @description the trial's value of the first objective; null if no report satisfies the constraints
              */
             value: number | null;
             /**
@@ -4495,33 +4522,33 @@ export interface components {
             next_page_token: string | null;
             /**
              * Total
-             * @description number of matching trials on all pages
+             * @description the number of trials on all pages together
              */
             total: number;
         };
         /**
          * TrialSample
-         * @description A sample of an experiment's trials: the best trials, and trials spread evenly over the lower ranks.
+         * @description A sample of an experiment's trials: the best trials, and an even selection of the others by their best values.
          */
         TrialSample: {
             /**
              * Items
-             * @description ordered by number; all trials if there are at most `size`
+             * @description the trials of the sample, by number; all trials if there are at most `size`
              */
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the rank of each item among all trials by best value, from 1; trials without a value are last
+             * @description the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value have the last ranks
              */
             ranks: number[];
             /**
              * Total
-             * @description number of all trials
+             * @description the number of all trials of the experiment
              */
             total: number;
             /**
              * Trained
-             * @description sum of the iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             * @description the iterations of all completed and stopped trials together, at most max_t for each; null without a max_t
              */
             trained: number | null;
         };
@@ -4540,12 +4567,12 @@ export interface components {
         };
         /**
          * UsageSeries
-         * @description The resource usage of one rank during one segment: lists of equal length, oldest sample first.
+         * @description The resource usage of one rank during one segment, as lists of equal length with the oldest sample first.
          */
         UsageSeries: {
             /**
              * Segment
-             * @description the ordinal of the segment
+             * @description the ordinal of the segment within its trial
              */
             segment: number;
             /**
@@ -4560,7 +4587,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU use since the previous sample, or the segment's start; 100 is one core
+             * @description CPU use since the previous sample or the segment's start, in per cent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4570,23 +4597,23 @@ export interface components {
             rss_bytes: number[];
             /**
              * Gpu Bytes
-             * @description allocated by torch; null if no GPU is in use
+             * @description GPU memory that torch has allocated; null if no GPU is in use
              */
             gpu_bytes: (number | null)[];
             /**
              * Gpu Reserved Bytes
-             * @description reserved by torch; null if no GPU is in use
+             * @description GPU memory that torch has reserved; null if no GPU is in use
              */
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description the share of time that its GPUs were busy, in per cent
+             * @description how much of the time the rank's GPUs were busy, in per cent
              */
             gpu_percent: (number | null)[];
         };
         /**
          * Webhook
-         * @description A webhook without its secret.
+         * @description A webhook. Its secret is shown only when it is created.
          */
         Webhook: {
             /**
@@ -4601,17 +4628,17 @@ export interface components {
             url: string;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only experiments of this project; null: all
+             * @description only events of this project are sent; null: of all projects
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description only this experiment; null: all experiments of the project
+             * @description only events of this experiment are sent; null: of all experiments of the project
              */
             experiment_id: string | null;
             /**
@@ -4622,18 +4649,18 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              */
             threshold: number | null;
             /**
              * Created At
              * Format: date-time
-             * @description when it was created
+             * @description the time of creation
              */
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; only the response that creates the webhook contains it
+             * @description the key that signs deliveries; contained only in the response to the request that creates the webhook
              */
             secret: string | null;
         };
@@ -4661,13 +4688,13 @@ export interface components {
             storage: string | null;
             /**
              * Frequency
-             * @description reports between checkpoints; null: only when a checkpoint is needed
+             * @description number of reports from one checkpoint to the next; null: save only when a checkpoint is needed
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after a checkpoint until the next milestone saves another one, which limits the loss of a crash; null: never
+             * @description seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -4702,25 +4729,25 @@ export interface components {
             pickle: string;
             /**
              * Python
-             * @description the version of Python that pickled it
+             * @description the version of Python that pickled the function
              * @example 3.12.1
              */
             python: string;
             /**
              * Packages
-             * @description versions of the packages that it may depend on; only recorded
+             * @description versions of packages that the function may depend on; they are only recorded
              */
             packages?: {
                 [key: string]: string;
             };
             /**
              * Sys Path
-             * @description folders in which ranks look for modules, if their machine has them
+             * @description folders in which ranks look for modules, if these folders exist on their machines
              */
             sys_path?: string[];
             /**
              * Working Dir
-             * @description the directory of the script, which scaling.working_dir may use
+             * @description the directory of the script that sent the function; scaling.working_dir may use it
              * @default
              */
             working_dir: string;
@@ -4756,7 +4783,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -4804,7 +4831,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker?: {
                 [key: string]: number;
@@ -4831,7 +4858,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -4880,7 +4907,7 @@ export interface components {
         Spec: {
             /**
              * Name
-             * @description null: the name of the entrypoint's function
+             * @description the name of the experiment; null: the name of the entrypoint's function
              * @default null
              */
             name: string | null;
@@ -4957,7 +4984,7 @@ export interface components {
             };
             /**
              * Points To Evaluate
-             * @description configurations to try first, flat
+             * @description configurations to try first, each as a flat mapping
              * @example [
              *       {
              *         "lr": 0.1,
@@ -5027,7 +5054,7 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @description where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do what the experiment asks for, otherwise Ray
              * @default auto
              * @enum {string}
              */
@@ -5040,7 +5067,7 @@ export interface components {
             warm_start: "auto" | string[] | null;
             /**
              * Project
-             * @description the project it belongs to; tokens may be limited to one project
+             * @description the project that the experiment belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
@@ -5409,47 +5436,47 @@ export interface components {
         } | unknown;
         /**
          * SignIn
-         * @description The body of a sign-in.
+         * @description The body of a request to sign in.
          */
         SignIn: {
             /**
              * Token
-             * @description tnr_..., as `tuner token create` printed it
+             * @description the token, tnr_..., as `tuner token create` has printed it
              */
             token: string;
         };
         /**
          * NewToken
-         * @description The body that creates a token.
+         * @description The body of a request to create a token.
          */
         NewToken: {
             /**
              * Name
-             * @description the person or program that will use it; the audit trail shows it
+             * @description the person or program that will use the token; the audit trail shows this name
              */
             name: string;
             /**
              * Role
-             * @description what it allows
+             * @description what the token allows
              * @enum {string}
              */
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that it may see; null: all, or the caller's project if the caller is limited to one
+             * @description the only project that the token gives access to; null: the project that the caller is limited to, or all projects if the caller is not limited
              * @default null
              */
             project: string | null;
             /**
              * Expires Days
-             * @description days until it expires; null: it never expires
+             * @description days until the token expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
         };
         /**
          * NewWebhook
-         * @description The body that creates a webhook.
+         * @description The body of a request that creates a webhook.
          */
         NewWebhook: {
             /**
@@ -5460,7 +5487,7 @@ export interface components {
             url: string;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              * @example [
              *       "experiment.completed",
              *       "trial.failed"
@@ -5469,33 +5496,33 @@ export interface components {
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only experiments of this project; null: all projects, or the caller's project if the caller is limited to one
+             * @description send only events of this project; null: of the project that the caller is limited to, or of all projects if the caller is not limited
              * @default null
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description exp_...: only this experiment; null: all experiments of the project
+             * @description send only events of this experiment, exp_...; null: of all experiments of the project
              * @default null
              */
             experiment_id: string | null;
             /**
              * Format
-             * @description json, or slack for Slack's incoming webhooks
+             * @description the format of the message: json, or slack for Slack's incoming webhooks
              * @default json
              * @enum {string}
              */
             format: "json" | "slack";
             /**
              * Threshold
-             * @description the value that the first objective has to reach, for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              * @default null
              */
             threshold: number | null;
         };
         /**
          * WebhookPatch
-         * @description Changes of a webhook. Fields that are null or left out keep their values.
+         * @description The body of a request that changes a webhook. Fields that are null or left out keep their values.
          */
         WebhookPatch: {
             /**
@@ -5506,7 +5533,7 @@ export interface components {
             url: string | null;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              * @default null
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[] | null;
@@ -5518,7 +5545,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description the value that the first objective has to reach, for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              * @default null
              */
             threshold: number | null;
@@ -5543,7 +5570,7 @@ export interface components {
             notes: string | null;
             /**
              * Tags
-             * @description tags to set; null removes one
+             * @description tags to set; a tag with the value null is removed
              * @default null
              * @example {
              *       "old": null,
@@ -5575,7 +5602,7 @@ export interface components {
             weight: number | null;
             /**
              * Limits
-             * @description limits to replace; the others keep their values; running ranks keep their old limits until they restart
+             * @description limits to replace; other limits keep their values; running ranks keep the old limits until they restart
              * @default null
              * @example {
              *       "max_concurrent_trials": 4,
@@ -5587,7 +5614,7 @@ export interface components {
             } | null;
             /**
              * Space
-             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the parameter's old one. New trials are proposed in the new space; existing trials keep their configurations
              * @default null
              * @example {
              *       "lr": {
@@ -5603,7 +5630,7 @@ export interface components {
             } | null;
             /**
              * Assume
-             * @description path of a new parameter -> the value that it had in the trials so far; null excludes their results from the search
+             * @description path of a new parameter -> the value that it had in the trials so far; null excludes the results of those trials from the search
              * @default null
              * @example {
              *       "dropout": 0
@@ -5615,12 +5642,12 @@ export interface components {
         };
         /**
          * ReplayRequest
-         * @description The scheduler to replay the experiment with, and its options.
+         * @description The body of a request to replay an experiment: the scheduler and the searcher to use.
          */
         ReplayRequest: {
             /**
              * Scheduler
-             * @description a type or its JSON form, as in a spec; null: the experiment's own
+             * @description the scheduler, as in a spec: a type, or an object with a type and options; null: that of the experiment
              * @default null
              */
             scheduler: string | {
@@ -5628,7 +5655,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description a type or its JSON form; null: the recorded configurations, in their original order
+             * @description the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is used; null: the recorded trials in their order
              * @default null
              */
             search: string | {
@@ -5636,19 +5663,19 @@ export interface components {
             } | null;
             /**
              * Max Concurrent Trials
-             * @description trials that train at once; null: as many as trained at once in the experiment
+             * @description how many trials train at the same time; null: as many as in the experiment
              * @default null
              */
             max_concurrent_trials: number | null;
         };
         /**
          * Enqueue
-         * @description Configurations to try next.
+         * @description The body of a request that adds trials with given configurations.
          */
         Enqueue: {
             /**
              * Configurations
-             * @description flat or nested params; missing ones are drawn at random
+             * @description the configurations as flat or nested params; params that are missing are drawn at random
              * @example [
              *       {
              *         "lr": 0.01,
@@ -5665,18 +5692,18 @@ export interface components {
         };
         /**
          * Fork
-         * @description A new trial from a checkpoint of this one.
+         * @description The body of a request that starts a new trial from a checkpoint of an existing one.
          */
         Fork: {
             /**
              * Checkpoint Id
-             * @description one of the trial's checkpoints; null: the newest usable one
+             * @description a checkpoint of the existing trial; null: its newest usable checkpoint
              * @default null
              */
             checkpoint_id: string | null;
             /**
              * Params
-             * @description flat params to change; the others are copied from the trial
+             * @description params to change, as a flat mapping; all other params are copied from the existing trial
              * @default {}
              * @example {
              *       "lr": 0.001
@@ -5719,12 +5746,12 @@ export interface components {
         };
         /**
          * Continuation
-         * @description The changes to make when an experiment is continued.
+         * @description The body of a request that continues an experiment.
          */
         Continuation: {
             /**
              * Num Samples
-             * @description trials to add; for a grid, how many more times to run it; null: add none, because raised limits allow more already
+             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits that were raised already allow more training
              * @default null
              * @example 20
              */
@@ -5732,12 +5759,12 @@ export interface components {
         };
         /**
          * ExperimentFork
-         * @description A new experiment with the spec of this one and changes.
+         * @description The body of a request that creates an experiment from the spec of an existing one.
          */
         ExperimentFork: {
             /**
              * Changes
-             * @description a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, any other value replaces the old one. Without a name, the new experiment is named after this one, with the suffix -fork
+             * @description the changes as a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, all other values replace the old ones. If the patch has no name, the new experiment gets the name of the existing one with the suffix -fork
              * @default {}
              * @example {
              *       "limits": {
@@ -5756,45 +5783,45 @@ export interface components {
             };
             /**
              * Learn
-             * @description add this experiment to warm_start, so that the new search learns from its trials
+             * @description true: add the existing experiment to warm_start, so that the new search learns from its trials
              * @default false
              */
             learn: boolean;
         };
         /**
          * AssignmentRequest
-         * @description The body with which an agent asks for a trial.
+         * @description The body of a request by which an agent asks for a trial.
          */
         AssignmentRequest: {
             /**
              * Agent
-             * @description name of the agent; null: its address
+             * @description the name of the agent; null: its IP address is used
              * @default null
              * @example gpu-7
              */
             agent: string | null;
             /**
              * Request
-             * @description a name for this request; a repeated request with the same name gets the same trial
+             * @description a key that identifies this request; if it is repeated with the same key, it gets the same trial
              * @default null
              * @example gpu-7-0001
              */
             request: string | null;
             /**
              * Wait S
-             * @description seconds to wait for a trial before the answer is 204
+             * @description seconds to wait until a trial is available; after that the response is 204
              * @default 20
              */
             wait_s: number;
             /**
              * Lease S
-             * @description if the agent makes no call for this many seconds, its trial is started again
+             * @description if the agent sends no request for this many seconds, its trial is given to another agent
              * @default 60
              */
             lease_s: number;
             /**
              * Late Checkpoints
-             * @description keep the lease after a verdict that ends the training, until the agent releases it; it can then send a checkpoint first
+             * @description true: a verdict that ends the training does not end the lease, so that the agent can still send a checkpoint; the agent then has to release the lease
              * @default false
              */
             late_checkpoints: boolean;
@@ -5812,31 +5839,31 @@ export interface components {
             uri: string;
             /**
              * Bytes
-             * @description its size in bytes; 0: unknown
+             * @description the size of the checkpoint in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while the checkpoint is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send true once it is complete
              * @default true
              */
             ready: boolean;
         };
         /**
          * EarlierReport
-         * @description A report for which the agent did not wait for a verdict.
+         * @description A report after which the agent continued to train without waiting for a verdict.
          */
         EarlierReport: {
             /**
              * Iteration
-             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
+             * @description the number of the report: the assignment's `iteration` plus 1 for the first report, and 1 more for each further report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers by metric name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5846,13 +5873,13 @@ export interface components {
             };
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of this report
+             * @description the checkpoint that was saved with this report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
@@ -5864,25 +5891,25 @@ export interface components {
             age_s: number;
             /**
              * Offer
-             * @description the iteration at which a checkpoint could be saved next
+             * @description the next iteration at which the training code can save a checkpoint
              * @default null
              */
             offer: number | null;
         };
         /**
          * AgentReport
-         * @description A report of an agent.
+         * @description A report that an agent sends, with earlier reports that have not been sent yet.
          */
         AgentReport: {
             /**
              * Iteration
-             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
+             * @description the number of the report: the assignment's `iteration` plus 1 for the first report, and 1 more for each further report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers by metric name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5892,13 +5919,13 @@ export interface components {
             };
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of this report
+             * @description the checkpoint that was saved with this report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
@@ -5910,25 +5937,25 @@ export interface components {
             age_s: number;
             /**
              * Offer
-             * @description the iteration at which a checkpoint could be saved next
+             * @description the next iteration at which the training code can save a checkpoint
              * @default null
              */
             offer: number | null;
             /**
              * Waits
-             * @description true if the agent waits for the verdict; if false, the answer is always continue
+             * @description true if the agent waits for the verdict; if it does not, the verdict is always continue
              * @default true
              */
             waits: boolean;
             /**
              * Earlier
-             * @description earlier reports that have not been sent yet, in order
+             * @description the earlier reports of this trial that have not been sent yet, oldest first
              */
             earlier?: components["schemas"]["EarlierReport"][];
         };
         /**
          * LateCheckpoint
-         * @description A checkpoint that is sent after its report.
+         * @description A checkpoint that an agent sends after the report that it belongs to.
          */
         LateCheckpoint: {
             /**
@@ -5939,13 +5966,13 @@ export interface components {
             uri: string;
             /**
              * Bytes
-             * @description its size in bytes; 0: unknown
+             * @description the size of the checkpoint in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while the checkpoint is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send true once it is complete
              * @default true
              */
             ready: boolean;
@@ -5957,36 +5984,36 @@ export interface components {
         };
         /**
          * AgentLog
-         * @description A piece of a trial's output.
+         * @description A piece of what a trial prints, as `text` or as `data`.
          */
         AgentLog: {
             /**
              * Text
-             * @description the text
+             * @description the output as text
              * @default null
              */
             text: string | null;
             /**
              * Data
-             * @description the bytes of the output in base64, in place of `text`
+             * @description the bytes of the output in base64, instead of `text`
              * @default null
              */
             data: string | null;
             /**
              * Start
-             * @description offset of the first byte, by which a repeated piece is recognised; null: it follows the previous piece
+             * @description the offset of the first byte in the whole output, so that a piece that is sent twice is stored once; null: this piece follows the previous one
              * @default null
              */
             start: number | null;
         };
         /**
          * Completion
-         * @description The end of a trial, optionally with a last report.
+         * @description The body of a request that ends a trial, optionally with a last report.
          */
         Completion: {
             /**
              * Metrics
-             * @description the metrics of a last report; null: there is no further report
+             * @description the metrics of the last report; null: there is no last report
              * @default null
              */
             metrics: {
@@ -5994,26 +6021,26 @@ export interface components {
             } | null;
             /**
              * Iteration
-             * @description the iteration of that report; null: the next iteration
+             * @description the iteration of the last report; null: 1 more than that of the report before
              * @default null
              */
             iteration: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of that report
+             * @description the checkpoint that was saved with the last report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
         };
         /**
          * AgentFailure
-         * @description The failure of a trial.
+         * @description The body of a request that says why a trial has failed.
          */
         AgentFailure: {
             /**
@@ -6035,14 +6062,14 @@ export interface components {
             log_tail: string;
             /**
              * Kind
-             * @description user: the failure counts towards max_failures; system: the code was not the cause; spec: no retry would help
+             * @description user: the trial's code failed, which counts towards max_failures; system: something other than the code failed; spec: the spec cannot work, so a retry would not help
              * @default user
              * @enum {string}
              */
             kind: "user" | "system" | "spec";
             /**
              * Cause
-             * @description one of the causes of the troubleshooting page
+             * @description one of the causes that docs/troubleshooting.md lists
              * @default null
              * @example oom
              */
@@ -6127,7 +6154,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it is not ready; `problems` has the reasons */
+            /** @description the service is not ready; `problems` has the reasons */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6156,7 +6183,7 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6183,9 +6210,9 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description only experiments with this text in their name */
                 name?: string | null;
-                /** @description only experiments with this tag, written as key or key=value; repeat it to require several tags */
+                /** @description only experiments with this tag, written as key or key=value; if repeated, with all of these tags */
                 tag?: string[] | null;
-                /** @description no: leave out archived experiments; yes: only archived ones; all: both */
+                /** @description no: only experiments that are not archived; yes: only archived ones; all: both */
                 archived?: "no" | "yes" | "all";
                 /** @description only experiments of this project */
                 project?: string | null;
@@ -6249,7 +6276,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first response */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -6279,7 +6306,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6288,7 +6315,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6306,7 +6333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6347,9 +6374,9 @@ export interface operations {
     experiments_dry_run: {
         parameters: {
             query?: {
-                /** @description how many configurations to show */
+                /** @description how many of the first configurations to return */
                 configurations?: number;
-                /** @description how long one unit of time_attr takes, to estimate GPU hours */
+                /** @description seconds that one unit of time_attr takes; needed to estimate the GPU hours */
                 seconds_per_iteration?: number | null;
             };
             header?: never;
@@ -6380,7 +6407,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6398,7 +6425,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6473,7 +6500,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6509,7 +6536,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
+                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
                 "if-match"?: string | null;
             };
             path: {
@@ -6536,7 +6563,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6545,7 +6572,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6554,7 +6581,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6563,7 +6590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description If-Match names another state of the experiment */
+            /** @description the experiment is no longer in the state that If-Match names */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -6581,7 +6608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6614,7 +6641,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
+                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
                 "if-match"?: string | null;
             };
             path: {
@@ -6647,7 +6674,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6656,7 +6683,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6665,7 +6692,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6674,7 +6701,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description If-Match names another state of the experiment */
+            /** @description the experiment is no longer in the state that If-Match names */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -6692,7 +6719,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6725,7 +6752,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first response */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
                 "idempotency-key"?: string | null;
             };
             path: {
@@ -6758,7 +6785,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6767,7 +6794,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6776,7 +6803,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6794,7 +6821,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6862,7 +6889,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6871,7 +6898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6880,7 +6907,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6898,7 +6925,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6957,7 +6984,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6966,7 +6993,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6984,7 +7011,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7047,7 +7074,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7056,7 +7083,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7065,7 +7092,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7083,7 +7110,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7149,7 +7176,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7215,7 +7242,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7290,7 +7317,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7324,9 +7351,9 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description a column: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before it sorts in descending order; trials without a value come last, equal ones are sorted by number */
+                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number */
                 sort?: string;
-                /** @description a condition: a column, an operator, a value; the operators are = != < <= > >= ~ (contains this text) ?= (is in this JSON list; null stands for no value); if repeated, all conditions must hold */
+                /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -7367,7 +7394,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7399,7 +7426,7 @@ export interface operations {
     experiments_sample: {
         parameters: {
             query?: {
-                /** @description largest number of trials to return; half of them are the best trials */
+                /** @description the most trials to return; half of them are the best ones */
                 size?: number;
             };
             header?: never;
@@ -7436,7 +7463,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7470,17 +7497,19 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without a step are left out); time: seconds since the experiment's start */
-                x?: "step" | "user_step" | "time";
-                /** @description approximate number of points of a curve over the whole range; default: 1000 */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
+                /** @description approximate number of points of the longest curve; default: 1000 */
                 points?: number | null;
-                /** @description start of the range on the axis x */
+                /** @description where the curves start on the x axis */
                 from?: number | null;
-                /** @description end of the range on the axis x */
+                /** @description where the curves end on the x axis */
                 to?: number | null;
-                /** @description numbers of trials; default: the trials of /trials/sample with size=limit */
+                /** @description the numbers of the trials; default: the trials that /trials/sample returns with size=limit */
                 trial?: number[] | null;
-                /** @description number of trials if `trial` is not given */
+                /** @description the most trials to return if `trial` is not given */
                 limit?: number;
                 /**
                  * @deprecated
@@ -7523,7 +7552,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7592,7 +7621,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7624,7 +7653,7 @@ export interface operations {
     experiments_importance: {
         parameters: {
             query?: {
-                /** @description use only trials that meet all of these conditions, as for /trials */
+                /** @description use only trials that meet this condition, written as for /trials; if repeated, all must hold */
                 where?: string[] | null;
             };
             header?: never;
@@ -7661,7 +7690,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7693,7 +7722,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description the additional GPU hours whose gain `more` predicts; if trials use no GPUs, hours of running time. The value is limited to twice the training so far */
+                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; at most twice the training so far is used */
                 hours?: number;
             };
             header?: never;
@@ -7730,7 +7759,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7793,7 +7822,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7802,7 +7831,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7820,7 +7849,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7897,7 +7926,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7970,7 +7999,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8002,9 +8031,9 @@ export interface operations {
     experiments_timeline: {
         parameters: {
             query?: {
-                /** @description the number of the first trial */
+                /** @description the number of the first trial on the page */
                 first?: number;
-                /** @description number of trials */
+                /** @description number of trials on the page */
                 limit?: number;
             };
             header?: never;
@@ -8041,7 +8070,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8077,7 +8106,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description same as `after`; browsers send it when they reconnect */
+                /** @description the id of the last message that the client has; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -8106,7 +8135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8142,7 +8171,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description same as `after`; browsers send it when they reconnect */
+                /** @description the id of the last message that the client has; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -8171,7 +8200,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8237,7 +8266,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8291,7 +8320,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description the trial that is forked, because the new one has not been started yet */
+            /** @description the new trial has not been started yet, so this is the trial that it is forked from */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -8309,7 +8338,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8318,7 +8347,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8327,7 +8356,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8345,7 +8374,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8379,11 +8408,11 @@ export interface operations {
             query?: {
                 /** @description only this rank */
                 rank?: number | null;
-                /** @description its ordinal */
+                /** @description only the segment with this ordinal */
                 segment?: number | null;
                 /** @description only this many lines at the end of each log */
                 tail?: number | null;
-                /** @description return only the part after this byte; pass `end` of the previous answer */
+                /** @description only the part from this byte on; pass `end` of the previous response */
                 offset?: number | null;
                 /** @description at most this many bytes of each log */
                 limit?: number;
@@ -8424,7 +8453,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8460,7 +8489,7 @@ export interface operations {
                 rank?: number;
                 /** @description ordinal of the segment; default: the newest */
                 segment?: number | null;
-                /** @description stay connected until the rank prints no more */
+                /** @description also send what the rank prints from now on, until it ends */
                 follow?: boolean;
             };
             header?: never;
@@ -8490,7 +8519,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8524,7 +8553,7 @@ export interface operations {
             query?: {
                 /** @description only this rank */
                 rank?: number | null;
-                /** @description its ordinal */
+                /** @description only the segment with this ordinal */
                 segment?: number | null;
             };
             header?: never;
@@ -8561,7 +8590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8593,8 +8622,10 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description time: seconds since the experiment's start */
-                x?: "step" | "time";
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
@@ -8632,7 +8663,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8698,7 +8729,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8767,7 +8798,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8833,7 +8864,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8842,7 +8873,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8914,7 +8945,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8923,7 +8954,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8932,7 +8963,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8950,7 +8981,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9025,7 +9056,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9084,7 +9115,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9093,7 +9124,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9152,7 +9183,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9161,7 +9192,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9170,7 +9201,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9188,7 +9219,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9247,7 +9278,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9256,7 +9287,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9274,7 +9305,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9333,7 +9364,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9342,7 +9373,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9351,7 +9382,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9369,7 +9400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9428,7 +9459,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9437,7 +9468,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9446,7 +9477,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9464,7 +9495,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9523,7 +9554,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9532,7 +9563,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9541,7 +9572,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9559,7 +9590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9618,7 +9649,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9627,7 +9658,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9636,7 +9667,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9654,7 +9685,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9717,7 +9748,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9726,7 +9757,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9735,7 +9766,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9753,7 +9784,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9812,7 +9843,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9821,7 +9852,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9830,7 +9861,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9848,7 +9879,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9907,7 +9938,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9916,7 +9947,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9925,7 +9956,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9943,7 +9974,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10002,7 +10033,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10011,7 +10042,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10020,7 +10051,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10038,7 +10069,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10072,7 +10103,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
             };
             cookie?: never;
@@ -10092,7 +10123,7 @@ export interface operations {
                     "application/json": components["schemas"]["Assignment"];
                 };
             };
-            /** @description there is nothing to do at the moment: ask again */
+            /** @description no trial is available at the moment: ask again */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -10108,7 +10139,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10117,7 +10148,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10126,7 +10157,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10135,7 +10166,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10153,7 +10184,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10196,9 +10227,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10227,7 +10258,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10236,7 +10267,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10245,7 +10276,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10254,7 +10285,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10272,7 +10303,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10315,9 +10346,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10346,7 +10377,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10355,7 +10386,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10364,7 +10395,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10373,7 +10404,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10391,7 +10422,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10434,9 +10465,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10461,7 +10492,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10470,7 +10501,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10479,7 +10510,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10488,7 +10519,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10506,7 +10537,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10549,9 +10580,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10580,7 +10611,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10589,7 +10620,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10598,7 +10629,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10607,7 +10638,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10625,7 +10656,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10668,9 +10699,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10699,7 +10730,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10708,7 +10739,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10717,7 +10748,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10726,7 +10757,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10744,7 +10775,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10787,9 +10818,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10818,7 +10849,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10827,7 +10858,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10836,7 +10867,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10845,7 +10876,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10863,7 +10894,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10906,9 +10937,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10933,7 +10964,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10942,7 +10973,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10951,7 +10982,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10960,7 +10991,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10978,7 +11009,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11053,7 +11084,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11116,7 +11147,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11134,7 +11165,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11302,7 +11333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11320,7 +11351,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11347,7 +11378,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description too many failed attempts; Retry-After says when to try again */
+            /** @description too many failed attempts to sign in; Retry-After says when to try again */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11374,7 +11405,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11392,7 +11423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11455,7 +11486,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11515,7 +11546,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11533,7 +11564,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11592,7 +11623,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11601,7 +11632,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11619,7 +11650,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11653,7 +11684,7 @@ export interface operations {
             query?: {
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: number | null;
             };
             header?: never;
@@ -11687,7 +11718,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11750,7 +11781,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11810,7 +11841,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11828,7 +11859,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11894,7 +11925,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11903,7 +11934,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11960,7 +11991,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11969,7 +12000,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11987,7 +12018,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -12050,7 +12081,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12059,7 +12090,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12077,7 +12108,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -12111,7 +12142,7 @@ export interface operations {
             query?: {
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: number | null;
             };
             header?: never;
@@ -12148,7 +12179,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12157,7 +12188,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12216,7 +12247,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12225,7 +12256,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12243,7 +12274,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
