@@ -84,8 +84,13 @@ def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:
         assert viewer.experiment(name).get().state == "cancelled"
         with pytest.raises(NotAllowed, match="needs the role editor"):
             viewer.experiment(name).trial(0).profile()
-    noted = [(one.actor, one.status) for _, one in service.store.access.trail() if one.path.endswith("/profile")]
-    assert {("editor", 200), ("editor", 409), ("viewer", 403)} == set(noted)
+    expected = {("editor", 200), ("editor", 409), ("viewer", 403)}
+
+    def noted() -> bool:  # an entry is written after the answer was sent
+        trail = service.store.access.trail()
+        return {(one.actor, one.status) for _, one in trail if one.path.endswith("/profile")} == expected
+
+    service.until("the entries of the audit trail", noted)
 
 
 def once_free(profile: Callable[[], Any]) -> Any:

@@ -87,7 +87,7 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     running = train(uneven)
     found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
     weights = stacks(found)
-    assert all(stack[:2] == ("_train", "uneven") or stack == ("_train",) for stack in weights)
+    assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
     computing = sum(weight for stack, weight in weights.items() if "computes" in stack)
     assert computing > 0.4 * sum(weights.values()), "three of four milliseconds, and the machine may be busy"
     assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
