@@ -94,6 +94,7 @@ def create_app(
     *,
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
+    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the API and the web UI as an ASGI app. Any ASGI server can run the app, in one process.
@@ -113,6 +114,7 @@ def create_app(
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
         figures: returns the driver host's own metrics, or None if there is no host.
         agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
+        profile: passes a request to profile a rank on to `Host.profile`. It raises DriverSilent if there is no driver.
         web: the folder with the built web UI. None: the folder in the package.
     """
     settings = secured(settings)
@@ -124,6 +126,7 @@ def create_app(
         look or _nobody,
         cluster or _no_cluster,
         agents or _no_agents,
+        profile or _no_profiles,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -183,6 +186,12 @@ def _no_cluster() -> Mapping[str, Any]:
 
 def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
     raise DriverSilent("this service has no driver; agents need `tuner serve`")
+
+
+def _no_profiles(segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    raise DriverSilent(
+        "a script drives this experiment; ranks can be profiled only in experiments that `tuner serve` drives"
+    )
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
