@@ -234,6 +234,8 @@ class FreezeThawScheduler(Scheduler):
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
         excess = sum(max(0.0, c.excess(trial.last)) for c in self.context.constraints)
+        if not excess:
+            state.tops[fact.trial] = max(fact.score, state.tops.get(fact.trial, -math.inf))
         if not excess and (state.best is None or fact.score > state.best):
             state.best = fact.score
             state.records.append((state.spent, fact.score))
@@ -241,8 +243,8 @@ class FreezeThawScheduler(Scheduler):
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
             state.results.append((fact.trial, index, fact.score))
-            if self.context.scope == "all" and not excess and trial.best_value is not None:
-                state.peaks[fact.trial, index] = max(fact.score, self.context.objective.score(trial.best_value))
+            if not excess and state.tops[fact.trial] > fact.score and self.context.scope == "all":
+                state.peaks[fact.trial, index] = state.tops[fact.trial]
             if excess:
                 state.excess[fact.trial, index] = excess
             state.ordinal += 1
