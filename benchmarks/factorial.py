@@ -2,9 +2,9 @@
 
     python -m benchmarks.factorial --factors "apart:novelty.CROWDED=0.1" "thaw:option.thaw=0.15" --blocks 30 --results FILE
 
-A factor is NAME:changes, with the changes that `benchmarks.quality` takes for a variant. Each run has every factor either on or
-off. A block is four runs on the same problem and seed; in each block, every factor is on in two of the four runs. The four
-kinds of blocks together are sixteen different combinations. With up to eight factors, no effect of a single factor is
+There are four to eight factors. A factor is NAME:changes, with the changes that `benchmarks.quality` takes for a variant. Each
+run has every factor either on or off. A block is four runs on the same problem and seed; in each block, every factor is on in two
+of the four runs. The four kinds of blocks together have sixteen different combinations. No effect of a single factor is
 confounded with the interaction of two others.
 
 The effect of a factor is the mean difference in regret between the runs with it and those without it in the same blocks, with
@@ -33,6 +33,7 @@ from benchmarks import contenders, learning_curves, quality  # noqa: E402
 from benchmarks.learning_curves import SHARED, Floats  # noqa: E402
 
 BLOCK = 4  # runs of a block
+FEWEST = 4  # with fewer factors, some runs of a block would be the same
 # The columns of the design, as products of the first four. Those of the first eight are products of an odd number.
 COLUMNS = ((0,), (1,), (2,), (3,), (0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))
 
@@ -84,7 +85,9 @@ def show(table: dict[float, tuple[Floats, Floats]], names: list[str], runs: int,
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--factors", nargs="+", required=True, metavar="NAME:CHANGES", help=f"at most {len(COLUMNS)}")
+    parser.add_argument(
+        "--factors", nargs="+", required=True, metavar="NAME:CHANGES", help=f"{FEWEST} to {len(COLUMNS)}"
+    )
     parser.add_argument("--half", choices=learning_curves.HALVES, default="first", help="of the problems")
     parser.add_argument("--blocks", type=int, default=28)
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20])
@@ -94,8 +97,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
     parser.add_argument("--until", default="", metavar="HH:MM", help="begin no run after this time of the same day")
     args = parser.parse_args()
-    if len(args.factors) > len(COLUMNS):
-        parser.error(f"at most {len(COLUMNS)} factors, got {len(args.factors)}")
+    if not FEWEST <= len(args.factors) <= len(COLUMNS):
+        parser.error(
+            f"expected {FEWEST} to {len(COLUMNS)} factors, got {len(args.factors)}; use benchmarks.quality for fewer"
+        )
     for factor in args.factors:
         if ":" not in factor or "+" in factor.split(":")[0]:
             parser.error(f"expected NAME:module.CONSTANT=value;..., got {factor}")

@@ -21,10 +21,8 @@ from scipy.special import log_ndtr
 
 from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints, Posterior, Rows
 from tuner.schedulers.freeze_thaw.earlier import Earlier
-from tuner.schedulers.freeze_thaw.forest import Forest
 from tuner.schedulers.freeze_thaw.levels import tau
 from tuner.schedulers.freeze_thaw.novelty import distance_to_nearest, log_apart, log_new
-from tuner.schedulers.freeze_thaw.region import Region
 from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
@@ -78,8 +76,6 @@ class DecisionInputs:
     quick: bool = False
     earlier: Earlier | None = None
     hints: Floats | None = None
-    proposer: str = "model"
-    region: Region | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,6 @@ class Winner:
     compared: int  # number of started trials that were compared
     started: int  # number of started trials that could continue
     new: bool  # True if new configurations were compared too
-    proposer: str = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +191,7 @@ def choose_next(
     if thaw:
         new_value -= math.log(RIVAL)
     if new is not None and new_value > value:
-        if q.proposer == "model":
-            return new
-        asked = _Draw(end, incumbent, True) if q.proposer == "local" else draw
-        other_model = Forest(rows, warp.z, generator) if q.proposer == "forest" else posterior
-        other, _ = _best_new(q, asked, other_model, warp, cube, point, generator, stay, q.region)
-        return new if other is None else replace(other, proposer=q.proposer)
+        return new
     return stay if stay is None or new is None else replace(stay, new=True, rival=_likelier(stay.rival, new))
 
 
@@ -257,13 +247,12 @@ def _best_started(
 def _best_new(
     q: DecisionInputs,
     draw: _Draw,
-    posterior: Posterior | Forest,
+    posterior: Posterior,
     warp: Warp,
     cube: Cube,
     point: Callable[[int], Floats],
     generator: np.random.Generator,
     stay: Winner | None,
-    region: Region | None = None,
 ) -> tuple[Winner | None, float]:
     """Return the best new configuration and the logarithm of its adjusted chance. The first is None if none is left.
 
@@ -290,9 +279,7 @@ def _best_new(
             values[[key(p) in tried for p in points]] = -np.inf
         return values
 
-    if region is not None:
-        points, values = region.searched(cube, value, generator)
-    elif q.few:
+    if q.few:
         points = cube.realise(generator.random((FEW, cube.dims)))
         values = value(points)
     else:

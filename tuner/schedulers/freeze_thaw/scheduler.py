@@ -36,7 +36,6 @@ from tuner.schedulers.freeze_thaw.learned import Learned
 from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
-from tuner.schedulers.freeze_thaw.region import Region, around, trust_region
 from tuner.schedulers.freeze_thaw.repeats import Repeats
 from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Result, Results, within
 from tuner.schedulers.freeze_thaw.score_warp import Warp
@@ -56,10 +55,6 @@ NEARLY = 0.05  # a score this share of the way from the best to the median is ne
 SHORT_S = 0.02  # if the training between two decisions takes fewer seconds than this, decisions use a smaller model
 QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many results
 FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
-PEAKS = False
-REGION_SHARE = 0.0
-FOREST = False
-LAST_PHASE = 0.0
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
 
 PRIOR = Prior()
@@ -226,16 +221,12 @@ class FreezeThawScheduler(Scheduler):
     def _reported(self, fact: TrialReported, trial: Trial) -> None:
         state: FreezeThawState = self.state
         t, time = state.clock.get(fact.trial, (0.0, None))
-        state.began = fact.time if state.began is None else state.began
-        state.now = fact.time
         if fact.t > t:
             state.spent += fact.t - t
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
         excess = sum(max(0.0, c.excess(trial.last)) for c in self.context.constraints)
-        if not excess:
-            state.tops[fact.trial] = max(fact.score, state.tops.get(fact.trial, -math.inf))
         if not excess and (state.best is None or fact.score > state.best):
             state.best = fact.score
             state.records.append((state.spent, fact.score))
@@ -243,8 +234,6 @@ class FreezeThawScheduler(Scheduler):
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
             state.results.append((fact.trial, index, fact.score))
-            if not excess and state.tops[fact.trial] > fact.score and self.context.scope == "all":
-                state.peaks[fact.trial, index] = state.tops[fact.trial]
             if excess:
                 state.excess[fact.trial, index] = excess
             state.ordinal += 1
@@ -377,7 +366,7 @@ class FreezeThawScheduler(Scheduler):
         assert winner.point is not None
         said = self._learned.in_words(self._learned.judged(self._results(trials), self._cube))
         reason = self._reasons.started(winner) + said
-        return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True, "by": winner.proposer})
+        return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
         over = self._spent_out(trials) and self._last_leader(trials) is None
@@ -455,51 +444,12 @@ class FreezeThawScheduler(Scheduler):
                 quick=self._quick(),
                 earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
-                proposer=(by := self._proposer(trials)),
-                region=self._region(by, trials),
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             with one_thread():
                 self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
             self._cache.asked = asked
         return self._cache.winner
-
-    def _proposer(self, trials: Population) -> str:
-        state: FreezeThawState = self.state
-        if LAST_PHASE and self._used() >= 2 / 3 and self._draw("last") < LAST_PHASE:
-            return "local"
-        if FOREST:
-            standing = self._standing(trials)
-            won = {"model": [1.0, 1.0], "forest": [1.0, 3.0]}
-            for number in state.reached:
-                by = trials[number].tags.get("by")
-                if by in won:
-                    rank, entries = standing.rank(number)
-                    won[by][0 if 4 * rank <= entries + 3 else 1] += 1
-            generator = np.random.default_rng(self._key("proposer", state.ordinal))
-            if generator.beta(*won["forest"]) > generator.beta(*won["model"]):
-                return "forest"
-        if REGION_SHARE and self._draw("region") < REGION_SHARE:
-            return "region"
-        return "model"
-
-    def _region(self, by: str, trials: Population) -> Region | None:
-        results = self._results(trials)
-        if by == "local":
-            top = results.points[results.top(2)]
-            return around(top[self._key("which", self.state.ordinal) % len(top)], 0.1, self._cube)
-        if by == "region":
-            mine = [trials[int(n)].tags.get("by") == "region" for n in results.number]
-            return trust_region(results, np.array(mine), self._theta(), self._cube)
-        return None
-
-    def _used(self) -> float:
-        state: FreezeThawState = self.state
-        if self._budget.total is not None:
-            return state.spent / (self._budget.total * self._end)
-        if self.context.time_budget_s is not None and state.began is not None:
-            return (state.now - state.began) / self.context.time_budget_s
-        return 0.0
 
     def _idle_share(self, trials: Population) -> float:
         """Return the share of new configurations that are chosen from uniform points instead of by hill climbing.
@@ -597,9 +547,6 @@ class FreezeThawScheduler(Scheduler):
         results = self._inside(trials)
         if self._cache.results is None or len(self._cache.results.slot) != len(results):
             repeats = self._repeats()
-            if PEAKS:
-                peaks = self.state.peaks
-                results = [(n, i, peaks.get((n, i), s)) for n, i, s in results]
             self._cache.results = Results.of(
                 within(results, self.state.excess),
                 lambda n: self._point(trials[n]),

@@ -42,7 +42,3 @@ class FreezeThawState:
     models: int = 0  # counts the changes of the search space, each of which begins a new model
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
     granted: float = 0.0  # lower bound of the derived budget in full trainings, raised when users add trials
-    tops: dict[int, float] = field(default_factory=dict)
-    peaks: dict[tuple[int, int], float] = field(default_factory=dict)
-    began: float | None = None
-    now: float = 0.0
