@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # registers old module names, so that pickles of earlier versions can be loaded
+_moved.install()  # registers the old names of moved modules, so that pickles of earlier versions can be loaded
 
-# in a script that runs as a trial: tells the rank that the script calls tuner.report itself
+# In a script that runs as a trial, this file tells the rank that the script imports tuner and reports its metrics itself.
 if _folder := os.environ.get("_TUNER_SCRIPT"):
     with suppress(OSError), open(os.path.join(_folder, "imported"), "w"):
         pass
@@ -57,7 +57,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
-if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the table; a test compares the two
+if (
+    TYPE_CHECKING
+):  # the public names for type checkers, which cannot read `_HOMES`; a test checks that both have the same names
     from tuner import lightning as lightning
     from tuner import serving as serving
     from tuner import torch as torch
@@ -116,7 +118,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.trials.training.session import report as report
     from tuner.trials.training.session import should_checkpoint as should_checkpoint
 
-else:  # hidden from type checkers, so that they report unknown names
+else:  # Type checkers must not see this `__getattr__`. Otherwise they would accept every name.
 
     def __getattr__(name: str) -> Any:
         if home := _HOME_OF.get(name):

@@ -1,6 +1,6 @@
 """Answer health checks while the service loads its modules, which takes a second or two.
 
-The port is open from the start. `/healthz` answers that the process lives, and all other paths answer that it is not ready yet.
+The port is open from the start. `/healthz` answers that the process is alive; all other paths answer that it is not ready yet.
 This module imports only the standard library, so that it can answer at once.
 """
 
@@ -20,7 +20,7 @@ PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
 NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-"""The errors that occur if a client sends no request, or only a part of one."""
+"""The errors that occur if a client sends no request or only part of a request."""
 
 STARTING = "the service is starting"
 
@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Early:
-    """Answers on a socket, in a thread, until `end` is called. The socket stays open, so that the service can take it over."""
+    """Answers requests on a socket, in a thread, until `end` is called. The socket then stays open for the service."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.listening = listening
@@ -52,7 +52,7 @@ class Early:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop answering. Close accepted connections, and leave connections that were not accepted yet to the service."""
+        """Stop answering. Close accepted connections, and leave those that were not accepted yet to the service."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._done.set)
@@ -73,12 +73,12 @@ class Early:
         for task in others:
             task.cancel()
         await asyncio.gather(*others)
-        await asyncio.sleep(0)  # their connections are closed in the next turn of the loop
+        await asyncio.sleep(0)  # lets the event loop close the connections of the cancelled tasks
 
 
 @contextlib.contextmanager
 def answering(host: str, port: int) -> Iterator[Early]:
-    """Listen and answer until the end of the block, or until `end` is called. Raise SpecError if the port cannot be used."""
+    """Yield an `Early` that answers on this port until the block ends. Raise SpecError if the port cannot be used."""
     with listen(host, port) as listening:
         early = Early(listening)
         try:

@@ -6,9 +6,9 @@
     ├── StoreError
     │   ├── NotFound              the experiment, trial or checkpoint does not exist
     │   ├── Conflict              the request contradicts the present state
-    │   │   ├── Stale             the object has changed since the caller read it
-    │   │   └── Gone              the experiment or lease of the request has ended for good
-    │   └── LostLease             another driver has taken over this experiment: stop writing at once
+    │   │   ├── Stale             the object has been changed since the caller read it
+    │   │   └── Gone              the experiment, or an agent's lease, has ended for good
+    │   └── LostLease             another driver has taken over the experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
     ├── PlacementError            the cluster does not have the resources, or did not free them in time
@@ -21,8 +21,8 @@
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
     └── CheckpointError           a checkpoint is missing, incomplete, or cannot be written
-        ├── CheckpointLost        it is missing or incomplete, or the node that had it on its disk is gone
-        └── CheckpointUnreachable its node or its storage cannot be reached at the moment; retryable
+        ├── CheckpointLost        the checkpoint is missing or incomplete, or was on the disk of a node that is gone
+        └── CheckpointUnreachable the node or storage that has the checkpoint cannot be reached at the moment; retryable
 
 `Retryable` marks errors after which another attempt may succeed: a lost node, a lost connection.
 """
@@ -39,7 +39,7 @@ def what_to_do(section: str) -> str:
 
 
 class TunerError(Exception):
-    """Base of all errors raised on purpose. A note on the exception names the section of the docs that says what to do."""
+    """Base of all errors raised on purpose. Each error has a note that names the section of the docs about it."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -66,7 +66,11 @@ class SpecError(TunerError, ValueError):
 
 
 class ErrorCollector:
-    """Collects the SpecErrors of several steps, each in ``with mistakes:``. ``mistakes.check()`` raises them as one error."""
+    """Collects the SpecErrors of several checks, and raises them as one.
+
+    Put each check into a block ``with mistakes:``, which swallows its SpecError. ``mistakes.check()`` raises one error with
+    all mistakes.
+    """
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
@@ -95,7 +99,7 @@ class EntrypointError(SpecError):
 
 
 class StoreError(TunerError):
-    """The database refused a request, or does not have what was asked for."""
+    """The database refused a request, or does not have the requested object."""
 
 
 class NotFound(StoreError, KeyError):
@@ -110,19 +114,19 @@ class Conflict(StoreError):
 
 
 class Stale(Conflict):
-    """The object of the request has changed since the caller read it."""
+    """The object that the request would change has been changed since the caller read it."""
 
 
 class Gone(Conflict):
-    """The experiment of the request, or the agent's lease, has ended for good."""
+    """The experiment that the request names, or the lease that an agent holds, has ended for good."""
 
 
 class LostLease(StoreError):
-    """Another driver has taken over this experiment; this one must stop writing."""
+    """Another driver has taken over the experiment, so the driver that gets this error must stop writing."""
 
 
 class IllegalTransition(TunerError):
-    """The table of legal changes does not contain this state change."""
+    """The table in `domain.states` does not allow this state change."""
 
 
 class TrialError(TunerError):
@@ -134,7 +138,7 @@ class TrialError(TunerError):
 
 
 class PlacementError(TunerError):
-    """The cluster does not have these resources, or did not have them in time."""
+    """The cluster does not have the requested resources, or they did not become free in time."""
 
 
 class ClusterUnreachable(PlacementError):
@@ -170,7 +174,7 @@ class ServiceUnreachable(ServiceError, Retryable):
 
 
 class ReportsLost(TunerError):
-    """Reports of a trial did not reach the driver, because it has ended or could not be reached for too long."""
+    """Reports of a trial did not reach the driver, because the driver has ended or was unreachable for too long."""
 
 
 class CheckpointError(TunerError):
@@ -178,7 +182,7 @@ class CheckpointError(TunerError):
 
 
 class CheckpointLost(CheckpointError):
-    """A checkpoint is missing or incomplete. `node` is the node whose disk had it, if that node is gone; else None."""
+    """A checkpoint is missing or incomplete. If it was on the disk of a node that is gone, `node` is that node; else None."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)

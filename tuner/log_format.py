@@ -1,7 +1,7 @@
-"""Format the logs of the service and the driver host as text or JSON lines, with the ids of the objects in question.
+"""Format the logs of the service and the driver host as text or JSON lines.
 
-`about` adds ids to all lines of the current request or task. Anything that looks like a token is replaced before a line
-is written.
+`about` adds ids, such as those of the request and the experiment, to all lines of the current request or task. Before a
+line is written, everything in it that looks like a token is replaced.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SECRET = re.compile(r"\b(tn[rs]|whsec)_[A-Za-z0-9_-]{16,}")
 HIDDEN = r"\1_***"
 PLAIN = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
-"""The attributes that every record has."""
+"""The attributes that every log record has. All other attributes come from the argument `extra` of the logging call."""
 
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 
 @contextmanager
 def about(**ids: str | None) -> Iterator[None]:
-    """Add ids, such as ``request_id`` and ``experiment``, to log lines in this block. Ids that are None are left out."""
+    """Add ids, such as ``request_id`` and ``experiment``, to all log lines within this block. Skip ids that are None."""
     token = _about.set({**_about.get(), **{name: value for name, value in ids.items() if value is not None}})
     try:
         yield
@@ -37,22 +37,22 @@ def about(**ids: str | None) -> Iterator[None]:
 
 
 def ids() -> Mapping[str, str]:
-    """Return the ids of the current request or task."""
+    """Return the ids that `about` has set for the current request or task."""
     return _about.get()
 
 
 def request_id() -> str | None:
-    """Return the id of the request that is being answered, or None."""
+    """Return the id of the request that is being answered, or None outside a request."""
     return _about.get().get("request_id")
 
 
 def without_secrets(text: str) -> str:
-    """Replace each token and each secret of a session or webhook in a text."""
+    """Return the text with placeholders for tokens and for the secrets of sessions and webhooks."""
     return SECRET.sub(HIDDEN, text)
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line of text, with the ids at its end."""
+    """Formats a log record as a line of text that ends with the ids of `about`."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -65,10 +65,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, ids, fields of `extra`, and the traceback of an error."""
+    """Formats a log record as a JSON object: time, level, logger, message, ids, fields of `extra`, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object as a line."""
+        """Return the JSON object as one line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")

@@ -12,8 +12,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, a spec and Python; the suggestion is the
-    # first one that exists where the wrong name was used
+    # A name from Optuna, Ray Tune, Hyperopt, W&B, Determined, a spec or Python -> our names for the same thing. The first
+    # of them that is valid in the place of the wrong name is suggested.
     "algo": ("search_alg", "search"),
     "budget_s": ("time_budget_s", "limits.time_budget_s"),
     "catch": ("max_failures", "limits.max_failures"),
@@ -95,9 +95,9 @@ DISTRIBUTION = "tuner-hpo"
 """The name of this package on the package index, where `tuner` is the name of another project."""
 NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
-    "fail_fast": "trials that fail do not end the others",
+    "fail_fast": "a failed trial does not end the other trials",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
-    "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
+    "raise_on_failed_trial": "a failed trial raises no exception; see result.trials and result.error",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
 }
 """Arguments of Ray Tune and Optuna that do not exist here, with what to use instead."""
@@ -115,17 +115,17 @@ OF_THE_EXPERIMENT = frozenset(
         "time_budget_s",
     }
 )
-"""Options that belong to a scheduler or searcher in other libraries, but to the experiment here."""
+"""Options that schedulers or searchers take in other libraries, and that the experiment takes here."""
 
 
 def elsewhere(name: Any, known: Iterable[str]) -> str | None:
-    """Return our name for what other libraries call `name`, or None if we have none."""
+    """Return the name in `known` for what other libraries call `name`, or None if there is no such name."""
     names = set(known)
     return next((ours for ours in ELSEWHERE.get(str(name).lower(), ()) if ours in names), None)
 
 
 def option_meant(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """Return a suggestion like `did_you_mean`, which also knows the names in other libraries."""
+    """Return a suggestion as `did_you_mean` does, but look up the names that other libraries use first."""
     names = list(known)
     found = elsewhere(name, names)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else did_you_mean(name, names, quote)
@@ -140,7 +140,7 @@ def of_the_experiment(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like this one, ignoring case, or None if none is close."""
+    """Return the known name that is most similar to `name`, ignoring case, or None if no known name is similar."""
     names = list(known)
     close = difflib.get_close_matches(str(name), names, n=1)
     if not close:
@@ -150,13 +150,16 @@ def nearest(name: Any, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """Return ``"; did you mean max_t?"`` to append to a message, or "" if no name is similar."""
+    """Return a suggestion to append to a message, such as ``"; did you mean max_t?"``, or "" if no known name is similar."""
     found = nearest(name, known)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
 def resource_meant(name: str) -> str | None:
-    """Return the Ray resource that was probably meant by a name such as "gpu", "GPUs" or "num_gpus", or None."""
+    """Return the Ray resource that a name such as "gpu", "GPUs" or "num_gpus" probably means.
+
+    Return None if the name is correct already, or is not similar to any resource.
+    """
     plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
     meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
     return None if meant == name else meant
@@ -165,7 +168,8 @@ def resource_meant(name: str) -> str | None:
 def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
     """Decorate a function so that its TypeError for an unknown keyword suggests the right one.
 
-    part: the name of the scheduler or searcher that the function builds. Such a function takes no options of the experiment.
+    part: the name of the scheduler or searcher that the function builds, or None. For a scheduler or searcher, the message
+        also says if the unknown keyword is an option of the experiment.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -196,11 +200,11 @@ def with_extra(extra: str) -> str:
 
 
 RAY_CLIENT = "ray://"
-"""The beginning of an address of Ray Client."""
+"""The prefix of a Ray Client address."""
 
 
 def no_ray_client() -> str:
-    """Return why a search does not run through Ray Client, and what to do instead."""
+    """Return a message that explains why a search cannot run through Ray Client, and what to do instead."""
     return (
         "a search does not run through Ray Client (ray://): its driver, its database and its checkpoints belong on the cluster. "
         "Run the script there, with `ray job submit --address http://HEAD:8265 --working-dir . -- python SCRIPT`, or run "
@@ -209,5 +213,8 @@ def no_ray_client() -> str:
 
 
 def printable(text: str) -> str:
-    """Remove control characters, which a terminal would obey. Names and messages may come from anyone."""
+    """Return the text with placeholders for control characters, because a terminal would execute them.
+
+    Names and messages may come from anyone.
+    """
     return text.translate(_CONTROL)

@@ -1,7 +1,7 @@
 """Options of schedulers, stoppers and searchers: build an object from JSON, check values, and report mistakes.
 
-A constructor raises SpecError with pointers relative to itself, such as ``/grace_period``. `build` prepends the place
-in the spec: ``/scheduler/grace_period``.
+The constructor of a scheduler raises SpecError with pointers to its own options, such as ``/grace_period``. `build`
+prepends the pointer to the scheduler in the spec: ``/scheduler/grace_period``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return ``"; did you mean max_t?"``, or the list of known names if none is similar."""
+    """Return text to append to a message: ``"; did you mean max_t?"``, or all known names if none is similar."""
     names = sorted(known)
     return option_meant(name, names) or (f"; choose from {', '.join(names)}" if names else "; there are none")
 
@@ -32,19 +32,19 @@ def option_names(make: Callable[..., Any]) -> list[str]:
 
 
 def options_of(thing: Any) -> dict[str, Any]:
-    """Return every option of `thing`, read from its attributes.
+    """Return every option of a scheduler, stopper or searcher, read from its attributes.
 
-    Defaults are included, since they may differ in a later version.
+    Options that have their default value are included, since defaults may differ in a later version.
     """
     make: Callable[..., Any] = type(thing)
     return {name: getattr(thing, name) for name in option_names(make)}
 
 
 def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
-    """Return ``make(**data)``, with "type" left out of `data`.
+    """Return the object that ``make(**data)`` builds. The key "type" of `data` is not passed.
 
     Raises:
-        SpecError: an option is unknown or has a wrong value. Its pointer is below `pointer`.
+        SpecError: an option is unknown or has a wrong value. `pointer` is prepended to the pointer of the error.
     """
     options = {name: value for name, value in data.items() if name != "type"}
     known = option_names(make)
@@ -68,7 +68,7 @@ def pick(kind: Any, table: Mapping[str, T], what: str, pointer: str) -> T:
     """Return the entry `kind` of a registry.
 
     Raises:
-        SpecError: there is no such entry. `what` names the kind of thing in the message, such as "scheduler".
+        SpecError: there is no such entry. `what` says in the message what the registry contains, such as "scheduler".
     """
     if not isinstance(kind, str) or kind not in table:
         raise SpecError(f"unknown {what} {kind!r}{nearest(kind, table)}", f"{pointer}/type")
@@ -93,7 +93,7 @@ def check_number(
 
 
 def check_integer(name: str, value: Any, *, at_least: int = 0) -> None:
-    """Raise SpecError unless `value` is an integer of at least `at_least`."""
+    """Raise SpecError unless `value` is an integer that is not below `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(f"expected an integer, got {show(value)}", f"/{name}")
     check_number(name, value, at_least=at_least)

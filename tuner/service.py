@@ -1,8 +1,8 @@
-"""`tuner serve`: the API in this process, the driver in a Ray actor, and a supervisor that keeps both alive.
+"""`tuner serve`: the API in this process, and a supervisor that keeps Ray and the driver host alive in other processes.
 
-The API drives no experiment: it writes rows and wakes the host. Ray and the host run in separate processes, so that
-training continues when the API ends or restarts; `tuner serve --stop` ends them too. This process does not connect to
-Ray, since a crash of Ray could end it. A child process (`tuner.driver.hosts.link`) connects instead.
+The API drives no experiment: it writes to the database and wakes the driver host, a Ray actor. Since Ray and the driver host
+run in separate processes, training continues when the API ends or restarts; `tuner serve --stop` ends them too. This process
+does not connect to Ray, since a crash of Ray could end it. A child process (`tuner.driver.hosts.link`) connects instead.
 """
 
 from __future__ import annotations
@@ -41,37 +41,42 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LINK = "tuner.driver.hosts.link"
-"""The module that the child runs."""
+"""The module that the child process runs."""
 
 CHECK_S = 0.25
-"""Seconds between two checks of the supervisor that Ray and the child are alive."""
+"""Seconds between two checks by the supervisor that Ray and its child process are alive."""
 
 AGAIN_S = 2.0
-"""Seconds to wait before a failed start is tried again."""
+"""Seconds to wait after Ray or the child process could not be started, before the next attempt."""
 
 SILENT_S = 150.0
-"""Seconds without a message after which a child is replaced. It sends one every second, and no call takes longer."""
+"""Seconds without a message after which a child process is replaced.
+
+A child sends a message every second, except while it waits for an answer of the driver host. It never waits this long.
+"""
 
 END_S = 2.0
-"""Seconds that a child's writing thread may take to notice that the child is dead."""
+"""Seconds to wait until the thread that writes to a child process has noticed that the child is dead."""
 
 MOST_LINES = 1000
-"""A child is told of no further news while this many lines are waiting to be written to it."""
+"""While this many lines are waiting to be written to a child process, the service does not tell it of further news."""
 
 SPARE_AFTER_S = 15.0
-"""A child in reserve is started this many seconds after the driver is up. Until then, the first trials need the processor."""
+"""Seconds after the driver is up before a spare child process is started. Until then, the first trials need the CPU."""
 
 FUTILE = 3
-"""Ray's head is replaced after this many children in a row could not connect to it."""
+"""The Ray head is replaced after this many child processes in a row could not connect to it."""
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed and no admin has one.
+    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed but no admin has a token.
 
-    early: answers on the socket until the service is loaded. adopt: also continue experiments whose script
-        has ended, not only those created over the API.
+    Args:
+        settings: the settings of this installation.
+        early: answers requests on the socket until the service is loaded.
+        adopt: continue not only experiments that were created over the API, but also those whose script has ended.
     """
-    with Supervisor.loading(settings, adopt) as supervisor:  # Ray and the API are loaded at the same time
+    with Supervisor.loading(settings, adopt) as supervisor:  # so Ray and the API are loaded at the same time
         _serve(settings, early, supervisor)
     if not settings.ray_address:
         print(
@@ -117,11 +122,11 @@ SLOW_MODULES = ("tuner.search.importance",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
 
 LOAD_AFTER_S = 10.0
-"""The most seconds that the loading of these modules waits for the driver, which needs the CPU for its start."""
+"""Timeout in seconds of the wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
 
 
 def _load_ahead(supervisor: Supervisor) -> None:
-    """Load the slow modules in the background, so that the first request that needs them does not wait."""
+    """Load `SLOW_MODULES` once the driver is ready, so that the first request that needs one of them does not wait."""
     end = time.monotonic() + LOAD_AFTER_S
     while supervisor.problem() is not None and time.monotonic() < end:
         time.sleep(0.1)
@@ -130,28 +135,30 @@ def _load_ahead(supervisor: Supervisor) -> None:
 
 
 class Supervisor:
-    """Keeps three things alive: Ray's head, the child that talks to Ray and, through the child, the shared driver host.
+    """Keeps three things alive: the Ray head, the child process that talks to Ray and, through this child, the driver host.
 
-    It restarts a head only if a service has started it for this home. If the user has named a cluster, it waits for
-    that cluster.
+    The supervisor starts and restarts only the head of this home. If the user has named a Ray cluster, the supervisor waits
+    until that cluster is back.
     """
 
     def __init__(self, settings: Settings, adopt: bool = False) -> None:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
-        self._spare: _Child | None = None  # has loaded Ray, and waits to take the place of the child
+        self._spare: _Child | None = (
+            None  # a process in reserve, which has loaded Ray already and replaces a dead child
+        )
         self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0
-        self._headed = False  # whether a head of this home has been alive
+        self._headed = False  # True once this supervisor has found or started a head of this home
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     @classmethod
     @contextlib.contextmanager
     def loading(cls, settings: Settings, adopt: bool) -> Iterator[Supervisor]:
-        """Yield a supervisor that does nothing yet, except that its child already loads Ray."""
+        """Yield a supervisor that is not started yet, but whose child process already loads Ray."""
         supervisor = cls(settings, adopt)
         supervisor._spare = supervisor._new_child(reserve=False)
         try:
@@ -173,7 +180,7 @@ class Supervisor:
             spare.end()
 
     def poke(self) -> None:
-        """Tell the host that there is news, and return at once. From time to time, the host also checks for news by itself."""
+        """Tell the driver host, without waiting, that the API has written something. The host also checks from time to time."""
         if (child := self._child) is not None:
             child.poke()
 
@@ -186,15 +193,26 @@ class Supervisor:
         return self._figures if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return what the ranks of a segment are doing; see `Host.look`. Raise DriverSilent if the host is silent."""
+        """Return the stack and resource usage of each rank of a segment (see `Host.look`).
+
+        Raises:
+            DriverSilent: the driver host does not answer in time.
+        """
         return self._ask("look", segment_id)
 
     def cluster(self) -> dict[str, Any]:
-        """Return the state of the cluster (see `Host.cluster`). Raise DriverSilent if the host does not answer in time."""
+        """Return the state of the cluster (see `Host.cluster`).
+
+        Raises:
+            DriverSilent: the driver host does not answer in time.
+        """
         return self._ask("cluster")
 
     def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        """Pass an agent's question on to the host; see `Host.agent`. The future raises DriverSilent if the host is gone."""
+        """Pass an agent's request on to the driver host (see `Host.agent`), and return a future of the answer.
+
+        The future raises DriverSilent if the driver host is gone.
+        """
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.asked("agent", question, experiment, said)
@@ -218,7 +236,7 @@ class Supervisor:
             self._ended.wait(AGAIN_S if failed or self._futile else 0.0)
 
     def _keep(self) -> None:
-        """Start a child, and a head if there is none, and watch both until one of them is gone."""
+        """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone or the service ends."""
         head: Head | None = None
         if self._headed and was_stopped(self.settings.home):
             self._say("Ray was ended by `tuner serve --stop`; start the service again to continue")
@@ -226,12 +244,12 @@ class Supervisor:
             return
         child = self._child = self._take_spare() or self._new_child(reserve=False)
         self._up_since = float("inf")
-        self._futile += 1  # until the child says that the driver is up
+        self._futile += 1  # reset to 0 when the child reports that the driver is up
         try:
             if not self.settings.ray_address:
                 if self._futile > FUTILE:
                     stop_head(self.settings.home)
-                    self._headed = False  # the head has ended by itself, so it is started again
+                    self._headed = False  # otherwise the stopped head would look like one that the user has stopped
                     self._futile = 1
                 head = start_head(self.settings.home, child.ray)
                 self._headed = True
@@ -243,7 +261,7 @@ class Supervisor:
                         self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
                         return
                     if (gone := child.dead()) is not None:
-                        self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
+                        self._say(self._trouble or f"the process that talks to Ray is being restarted: {gone}")
                         return
                     if time.monotonic() >= self._up_since + SPARE_AFTER_S and self._spare is None:
                         self._spare = self._new_child(reserve=True)
@@ -264,7 +282,7 @@ class Supervisor:
         return spare
 
     def _hear(self, said: dict[str, Any]) -> None:
-        """Process a line from the child."""
+        """Process a message from the child process."""
         if "up" in said:
             if self._trouble is not None:
                 log.info("the driver is up: %s", said["up"])
@@ -286,12 +304,12 @@ class Supervisor:
 
 
 class _Child:
-    """A process that runs `tuner.driver.hosts.link`. It has its own session, so that Ctrl-C in a terminal does not reach it."""
+    """A child process that runs `tuner.driver.hosts.link`, in a session of its own, so that Ctrl-C does not reach it."""
 
     def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
-            environment["RAY_AUTH_MODE"] = "token"  # the mode of the head that is started here
+            environment["RAY_AUTH_MODE"] = "token"  # the mode in which `start_head` starts a head
         self._process = subprocess.Popen(
             [sys.executable, "-m", LINK],
             stdin=subprocess.PIPE,
@@ -300,14 +318,14 @@ class _Child:
             start_new_session=True,
         )
         self._hear = hear
-        self._heard_at = float("inf")  # it sends nothing before it has Ray's address
+        self._heard_at = float("inf")  # a child sends nothing before it has the address of Ray
         self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._send(packed(settings, adopt, reserve))
-        # A child that hangs must not hold up requests, so a thread writes to it.
+        # Writing to a child that hangs would block, so a thread does it, and requests are not delayed.
         self._writing = threading.Thread(target=self._write, name="to-link", daemon=True)
         self._writing.start()
         threading.Thread(target=self._read, name="link", daemon=True).start()
@@ -317,7 +335,7 @@ class _Child:
         return self._process.pid
 
     def ray(self, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Let the process run a command of Ray; see `head.RunRay`."""
+        """Run a `ray` command in the child process, and return its exit code and output (see `head.RunRay`)."""
         self._send(json.dumps({"arguments": list(arguments), "environment": dict(environment)}))
         with contextlib.suppress(queue.Empty):
             if (ran := self._ran.get(timeout=COMMAND_S + LOOK_S)) is None:
@@ -327,12 +345,14 @@ class _Child:
         raise too_slow(arguments)
 
     def connect(self, address: str) -> None:
-        """Let the process watch the driver host of this Ray."""
+        """Tell the child process to connect to Ray at this address, and to keep its driver host running."""
         self._heard_at = time.monotonic()
         self._send(address)
 
     def poke(self) -> None:
-        if self._lines.qsize() < MOST_LINES:  # else it hangs; it checks for news by itself when it continues
+        if (
+            self._lines.qsize() < MOST_LINES
+        ):  # with more lines, the child hangs; the driver host also checks for news by itself
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: str) -> dict[str, Any]:
@@ -345,7 +365,7 @@ class _Child:
             raise DriverSilent("the process that talks to Ray does not answer") from None
 
     def asked(self, method: str, *args: Any) -> Future[dict[str, Any]]:
-        """Send a question, and return a future of the answer. Cancel it to wait no longer."""
+        """Call a method of the driver host, and return a future of its result. Cancel the future to stop waiting."""
         number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._asked[number] = answer
         answer.add_done_callback(lambda done: self._asked.pop(number, None))
@@ -356,7 +376,7 @@ class _Child:
         return answer
 
     def dead(self) -> str | None:
-        """Return how the process has ended, or why it must be killed; None if it works."""
+        """Return how the child process has ended, or why it must be killed. Return None if it works."""
         if (code := self._process.poll()) is not None:
             return f"it ended with exit code {code}"
         if time.monotonic() - self._heard_at > SILENT_S:
@@ -364,14 +384,14 @@ class _Child:
         return None
 
     def end(self) -> None:
-        """Kill the process. The driver host that it watched continues without it."""
+        """Kill the child process. The driver host that it watches is not affected."""
         self._over = True
         self._process.kill()
         self._process.wait()
         self._lines.put(None)
         self._writing.join(END_S)
         assert self._process.stdin is not None
-        if not self._writing.is_alive():  # otherwise it could write to another file that gets the pipe's descriptor
+        if not self._writing.is_alive():  # otherwise the thread could write to a file that gets the same descriptor
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         for answer in list(self._asked.values()):
@@ -382,7 +402,7 @@ class _Child:
         self._lines.put(line)
 
     def _write(self) -> None:
-        """Write all lines, until `end` or until the process is dead."""
+        """Write lines to the child process until `end` is called or the child is dead."""
         assert self._process.stdin is not None
         while (line := self._lines.get()) is not None:
             try:
@@ -404,7 +424,7 @@ class _Child:
             if "answer" not in said:
                 self._hear(said)
             elif (answer := self._asked.get(said["answer"])) is not None:
-                with contextlib.suppress(InvalidStateError):  # nobody waits for the answer any more
+                with contextlib.suppress(InvalidStateError):  # the caller has cancelled the future
                     if "error" in said:
                         answer.set_exception(DriverSilent(said["error"]))
                     else:
@@ -413,7 +433,7 @@ class _Child:
 
 
 class Page:
-    """The API and the web page in a thread, without a driver, to watch the searches of a script."""
+    """Serves the API and the web UI from a thread, without a driver, so that the user of a script can watch its searches."""
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = _secured(settings or Settings.from_env())
@@ -440,7 +460,7 @@ class Page:
             time.sleep(0.02)
 
     def stay(self, console: Console) -> None:
-        """Wait for Ctrl-C."""
+        """Serve until Ctrl-C."""
         console.print(f"\nThe page is up at [bold]{self.url}[/bold]; Ctrl-C ends it.", highlight=False)
         ended = threading.Event()
         before = signal.signal(signal.SIGINT, lambda *_: ended.set())
@@ -460,12 +480,10 @@ class Page:
 
 
 def _secured(settings: Settings) -> Settings:
-    """Return the settings with `auth` resolved to on or off. Tokens are needed if other machines can reach the service.
-
-    Other machines can reach it if the address is not loopback, or if a proxy on this machine forwards their requests.
+    """Return the settings with `auth` "on" or "off". The value "auto" becomes "on" if `auth.secured` says so.
 
     Raises:
-        SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
+        SpecError: the host is not an address of this machine, or `auth` is "off" and the host is not loopback.
     """
     from tuner.api.auth import is_here, secured
 
@@ -484,9 +502,9 @@ def _secured(settings: Settings) -> Settings:
 
 
 def _about_tokens(settings: Settings) -> str:
-    """Return the lines that `serve` prints about access. `settings`: the settings that `_secured` returned."""
+    """Return the line that `serve` prints about who may call the API. `settings` must come from `_secured`."""
     if settings.auth == "on":
-        return f"Every call needs a token{_because(settings)}."
+        return f"Every request needs a token{_because(settings)}."
     if settings.trusted_proxies:
         return "It requires no token (TUNER_AUTH=off): everybody whom the proxy lets through can run code."
     return "It requires no token: every user of this machine can run code through it. Use --auth to require tokens."
@@ -497,7 +515,7 @@ def _because(settings: Settings) -> str:
 
 
 def _check_tokens(settings: Settings, store: Store) -> None:
-    """Raise SpecError if tokens are needed and there is none with the role admin."""
+    """Raise SpecError if tokens are needed, but neither a token nor a group in the settings has the role admin."""
     by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
     if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(

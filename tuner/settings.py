@@ -22,23 +22,23 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 
 @dataclass(frozen=True, slots=True)
 class OidcRule:
-    """The rights of a group of the OpenID Connect provider. The group ``*`` is everybody."""
+    """The role that the members of a group of the OpenID Connect provider have. Everybody belongs to the group ``*``."""
 
     group: str
     role: Literal["viewer", "editor", "admin"]
-    project: str | None = None  # the only project that they may see; None: all
+    project: str | None = None  # the only project that the members may see; None: all projects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The values from the environment. Command-line options replace them by `dataclasses.replace`."""
+    """The settings as read from the environment. Options of the command line override them (by `dataclasses.replace`)."""
 
     home: Path = _setting(  # noqa: RUF009
         "TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner")
     )
     database_url: str = _setting(
         "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
-    )  # it may contain a password
+    )  # not shown, because the URL may contain a password
     storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
@@ -46,19 +46,21 @@ class Settings:
         default="NORMAL",
     )
     ray_address: str | None = _setting(
-        "RAY_ADDRESS", "the Ray cluster to use; if it is unset, trials that need Ray get a private one", default=None
+        "RAY_ADDRESS",
+        "the address of the Ray cluster to use; if it is unset, trials that need Ray run on a private cluster",
+        default=None,
     )
     host: str = _setting("TUNER_HOST", "the address on which `tuner serve` listens", default="127.0.0.1")
     port: int = _setting("TUNER_PORT", "the port on which `tuner serve` listens", default=8000)
     allowed_hosts: tuple[str, ...] = _setting(
         "TUNER_ALLOWED_HOSTS",
-        "host names that the Host header may have besides loopback, separated by commas",
+        "names, besides those of loopback, that the Host header of a request may have, separated by commas",
         default=(),
     )
     auth: Literal["auto", "on", "off"] = _setting(
         "TUNER_AUTH",
-        "whether calls of the API need a token; on: yes; auto: only if the service listens on an address other "
-        "than loopback, or TUNER_TRUSTED_PROXIES is set; off: no, which is allowed on loopback only, for a "
+        "whether requests to the API need a token; on: yes; auto: only if the service listens on an address other "
+        "than loopback, or TUNER_TRUSTED_PROXIES or TUNER_OIDC_ISSUER is set; off: no, which is allowed on loopback only, for a "
         "service behind a proxy that controls access",
         default="auto",
     )
@@ -77,22 +79,23 @@ class Settings:
         default=None,
     )
     oidc_client_id: str | None = _setting(
-        "TUNER_OIDC_CLIENT_ID", "the service's client id at that provider", default=None
+        "TUNER_OIDC_CLIENT_ID", "the service's client id at the OpenID Connect provider", default=None
     )
     oidc_client_secret: str | None = _setting(
         "TUNER_OIDC_CLIENT_SECRET",
-        "the client's secret at that provider; unset for a public client",
+        "the service's client secret at the OpenID Connect provider; unset for a public client",
         default=None,
         shown=False,
     )
     oidc_roles: tuple[OidcRule, ...] = _setting(
         "TUNER_OIDC_ROLES",
-        "the role of each group, such as `ml-admins=admin, vision=editor@vision, *=viewer`; @ limits the role to "
-        "a project, and * is everybody; a person has the role of the first group in the list that they belong to",
+        "the role of each group of the OpenID Connect provider, such as `ml-admins=admin, vision=editor@vision, "
+        "*=viewer`; @ limits the role to a project, and everybody belongs to the group *; a person has the role of the first "
+        "group in the list that they belong to",
         default=(),
     )
     oidc_groups_claim: str = _setting(
-        "TUNER_OIDC_GROUPS_CLAIM", "the claim of the ID token that has a person's groups", default="groups"
+        "TUNER_OIDC_GROUPS_CLAIM", "the claim of the ID token that lists a person's groups", default="groups"
     )
     metrics: Literal["auto", "open", "off"] = _setting(
         "TUNER_METRICS",
@@ -147,7 +150,7 @@ class Settings:
     )
     token: str | None = _setting(
         "TUNER_TOKEN",
-        "the token that `tuner.connect` and the command line send to that service",
+        "the token that `tuner.connect` and the command line send to the service at TUNER_ADDRESS",
         default=None,
         shown=False,
     )
@@ -158,8 +161,8 @@ class Settings:
     )
     point_days: float = _setting(
         "TUNER_POINT_DAYS",
-        "most points of an experiment's long curves are deleted from the database this many days after the experiment's end; it "
-        "can then no longer be continued or replayed; 0: never",
+        "most points of an experiment's long curves are deleted from the database this many days after the experiment's end; the "
+        "experiment can then no longer be continued or replayed; 0: never",
         default=0.0,
     )
     bundle_days: float = _setting(
@@ -190,7 +193,11 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the environment. Raise SpecError with each variable that has an invalid value. An empty one counts as unset."""
+        """Read the settings from the environment, where an empty variable counts as unset.
+
+        Raises:
+            SpecError: variables have invalid values. The error lists all of them.
+        """
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         errors: list[tuple[str, str]] = []
@@ -233,7 +240,7 @@ def _bytes(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    """Return the number, or -1 if the text is not a finite number."""
+    """Return the number in the text, or -1 if the text is not a finite number."""
     try:
         number = float(text)
     except ValueError:

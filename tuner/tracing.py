@@ -1,6 +1,7 @@
-"""Traces with OpenTelemetry: spans of requests, commits, verdicts and segments, sent to a collector if the settings name one.
+"""Traces with OpenTelemetry: spans of requests, commits, verdicts and segments.
 
-Without the setting `span` does nothing, and OpenTelemetry is not even imported.
+The spans are sent to the collector that the settings name. If they name none, `span` does nothing, and OpenTelemetry is
+not even imported.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tuner.errors import SpecError
 from tuner.names import with_extra
 
 PATH = "/v1/traces"
-"""The path at which a collector takes traces by OTLP over HTTP."""
+"""The path at which a collector accepts traces in OTLP over HTTP."""
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 _tracer: Any = None
@@ -25,7 +26,7 @@ def configure(endpoint: str | None, part: str, version: str) -> None:
 
     Args:
         endpoint: the collector's address, such as ``http://localhost:4318``.
-        part: the part of tuner that this process runs, "service" or "driver".
+        part: "service" or "driver", whichever this process runs.
         version: the version of this package.
 
     Raises:
@@ -53,14 +54,14 @@ def use(provider: Any) -> None:
 
 
 def span(name: str, carrier: Mapping[str, str] | None = None, **attributes: Any) -> AbstractContextManager[Any]:
-    """Return a context manager for a span. Its value is the span, or None if tracing is off.
+    """Return a context manager that opens a span and yields it. If tracing is off, it yields None.
 
     The span's attributes include the ids that `log_format.about` has set. An exception is recorded and raised again.
 
     Args:
         name: the name of the span.
-        carrier: the headers of a request, which may contain its parent span (W3C's ``traceparent``).
-        attributes: shown as ``tuner.NAME``. Attributes that are None are left out.
+        carrier: the headers of a request, which may name the parent of the span (in W3C's header ``traceparent``).
+        attributes: attributes of the span, named ``tuner.NAME``. Attributes that are None are left out.
     """
     if _tracer is None:
         return _NOTHING

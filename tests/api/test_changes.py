@@ -104,8 +104,14 @@ class Follower:
         for point in self.points.values():
             if metric in point["metrics"]:
                 key = (point["trial_number"], point["segment"], point["cause"])
-                place = point["iteration"] if x == "step" else pytest.approx(point["seconds"])
-                found.setdefault(key, []).append((place, point["metrics"][metric]))
+                place = {
+                    "step": point["iteration"],
+                    "time": pytest.approx(point["seconds"]),
+                    "trial_time": pytest.approx(point["trial_seconds"]),
+                    "metric": point["metrics"].get("loss"),
+                }[x]
+                if place is not None:
+                    found.setdefault(key, []).append((place, point["metrics"][metric]))
         return found
 
 
@@ -158,8 +164,10 @@ def test_who_applies_the_changes_has_every_row_as_it_is(
     assert causes >= ({"exploit", "resume"} if spec.name == "bred" else {"retry", "resume"})
     assert client.resets <= 1, "only one that comes back after the end reads everything again"
     for metric in METRICS:
-        for x in ("step", "time"):
-            curves = client.get("/curves", metric=metric, x=x, points=100_000)
+        for x, x_metric in (("step", ""), ("time", ""), ("trial_time", ""), ("metric", "loss")):
+            asked = {"x": x} | ({"x_metric": x_metric} if x_metric else {})
+            curves = client.get("/curves", metric=metric, points=100_000, **asked)
+            assert (curves["x"], curves["x_metric"]) == (x, x_metric or None)
             shown = {
                 (series["number"], one["ordinal"], one["cause"]): list(zip(one["x"], one["y"], strict=True))
                 for series in curves["series"]
@@ -168,6 +176,11 @@ def test_who_applies_the_changes_has_every_row_as_it_is(
             mine = client.curve(metric, x)
             assert all(points == shown[key][-len(points) :] for key, points in mine.items())
             assert client.resets or mine == shown
+    # The clock of a trial's curve is the one that the core counts and that limits compare.
+    newest = {point["trial_number"]: point["trial_seconds"] for point in client.points.values()}
+    ran = {trial.number: trial.running_s for trial in search.core.trials if trial.number in newest}
+    assert len({segment["trial_number"] for segment in client.segments.values() if segment["ordinal"] > 1} & ran.keys())
+    assert newest == pytest.approx(ran)
 
 
 def test_points_and_improvements_come_with_seconds_since_the_start(server: str, sqlite_store: Store) -> None:
@@ -222,7 +235,9 @@ def test_a_change_of_state_without_a_log_entry_comes_too(server: str, sqlite_sto
     with client.connected() as messages:
         client.apply(next(messages))
         batch = Batch(
-            log=[], state=ExperimentState.FAILED, summary={"error": "broken", "reason": "it cannot be driven"}
+            log=[],
+            state=ExperimentState.FAILED,
+            summary={"error": "broken", "reason": "the experiment cannot be driven"},
         )
         sqlite_store.drivers.commit(made.id, epoch, batch, T0 + 9)
         client.apply(next(messages))

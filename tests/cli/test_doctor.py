@@ -52,7 +52,7 @@ def test_an_error_is_the_exit_status(settings: Settings, monkeypatch: pytest.Mon
     done = CliRunner().invoke(app, ["doctor", "--quick"])
     assert done.exit_code == 1
     assert "ERROR    database: postgresql://nobody@127.0.0.1:1" in done.output
-    assert "-> see TUNER_DATABASE_URL" in done.output
+    assert "-> check TUNER_DATABASE_URL" in done.output
 
 
 def test_packages_that_are_missing_or_too_old_are_named() -> None:

@@ -223,7 +223,7 @@ async def test_deletions_that_are_under_way_at_the_end_are_finished_and_committe
 
 async def test_a_warning_of_a_group_is_a_note_about_its_trial_and_shown_once() -> None:
     memory = Memory()
-    memory.warning = "its ranks made unequal numbers of reports: rank 0 3, rank 1 4"
+    memory.warning = "the ranks made unequal numbers of reports: rank 0 3, rank 1 4"
     await driven(memory).run(epoch=1, slots=None)
     notes = [entry for batch in memory.batches for _, entry in batch.log if isinstance(entry, Note)]
     assert {note.trial for note in notes} == {0, 1, 2}

@@ -134,3 +134,16 @@ def test_no_more_reports_are_read_than_fit_into_memory(sqlite_store: Store, monk
     assert names(found) == ["new", "old"]
     assert "did not learn from long: with its 180 reports, the total would exceed 216" in found.earlier["notes"]
     assert long.id not in read
+
+
+def test_only_complete_experiments_with_a_best_are_looked_at(sqlite_store: Store) -> None:
+    kept, archived, thinned = (searched(sqlite_store, name) for name in ("kept", "archived", "thinned"))
+    sqlite_store.experiments.create(spec_of("no trials"))
+    elsewhere = sqlite_store.experiments.create(spec_of("elsewhere", project="other"))
+    sqlite_store.experiments.archive(archived.id, True)
+    with sqlite_store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET thinned_at = 1 WHERE id = ?", (thinned.id,))
+    look = sqlite_store.experiments.with_a_best
+    assert [found.name for found in look("default", 20)] == [kept.name]
+    assert list(look("default", 1)) == [], "the newest one has no trials"
+    assert list(look(elsewhere.spec.project, 20)) == []

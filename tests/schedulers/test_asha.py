@@ -260,7 +260,7 @@ def test_trials_that_violate_the_constraints_come_after_all_others() -> None:
     [stopped] = feed.report(2, 1, 0.9, {"size": 6.0})
     assert isinstance(stopped, Stop)
     assert (
-        "violates the constraints, and trials within them come first; rank 2 of 3, of which 1 continues"
+        "violates the constraints, and trials that satisfy them come first; rank 2 of 3, of which 1 continues"
         in stopped.reason
     )
     [worse] = feed.report(3, 1, 0.9)

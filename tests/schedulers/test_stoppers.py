@@ -186,8 +186,9 @@ def test_a_metric_that_never_comes_is_said_once_at_the_first_report_and_at_the_e
     )
     notes = [(seq, entry) for seq, entry in run.log if isinstance(entry, Note)]
     first = next(seq for seq, entry in run.log if isinstance(entry, Reported))
-    what = f"stop uses '{name}', which is not among the reported metrics: 'm' (it has no effect until it is reported)"
-    assert [(seq, note.reason) for seq, note in notes] == [(first + 1, f"{what}; did you mean 'm'?")]
+    what = f"stop uses '{name}', which is not among the reported metrics: 'm'"
+    until = "(the criterion has no effect until the metric is reported); did you mean 'm'?"
+    assert [(seq, note.reason) for seq, note in notes] == [(first + 1, f"{what} {until}")]
     finish: Any = run.decisions[-1]
     assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop uses"
 

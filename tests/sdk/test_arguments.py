@@ -301,7 +301,7 @@ def test_classes() -> None:
     got = run(Trainable)
     assert got["trainable"] == ClassForm(Trainable)
     assert got["resources_per_worker"] == {"CPU": 3.0}
-    with pytest.raises(EntrypointError, match="Path has no methods setup"):
+    with pytest.raises(EntrypointError, match="Path cannot be tuned"):
         run(Path)
 
 

@@ -36,8 +36,8 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
     found = choose(spec(), CODE, None)
     assert found.local
     assert found.why == (
-        "trials run in processes of this machine, without Ray: each is one process that asks for CPUs only, and the script "
-        "does not use Ray"
+        "trials run in processes of this machine, without Ray: each trial is one process that asks for CPUs only, and the "
+        "script does not use Ray"
     )
 
 

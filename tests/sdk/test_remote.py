@@ -167,7 +167,7 @@ def test_what_cannot_be_sent_is_said(server: str, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SpecError, match="runtime_env: the workers of the service have to read local directories"):
         tuner.run(train, SPACE, **WAYS, runtime_env={"working_dir": str(tmp_path)}, address=server)
     large = bytearray(by_value.MAX_BYTES)
-    with pytest.raises(SpecError, match="trainable: the pickled function has 10 MB, and a service takes at most 10 MB"):
+    with pytest.raises(SpecError, match="trainable: the pickled function is 10 MB, but a service takes at most 10 MB"):
         tuner.run(lambda config: len(large), SPACE, **WAYS, address=server)
     with pytest.raises(SpecError, match="closure variable 'lock'"):
         lock = threading.Lock()

@@ -250,7 +250,7 @@ def test_another_definition_under_the_same_name_is_refused() -> None:
         ({"scheduler": "fifo"}, "scheduler"),
         ({"max_t": 5}, "max_t"),
     ):
-        with pytest.raises(Conflict, match=f"has another {what}"):
+        with pytest.raises(Conflict, match=f"has a different {what}"):
             study_of(**options)
     with pytest.raises(Conflict, match="load_if_exists=True continues it"):
         study_of(load_if_exists=False)

@@ -169,7 +169,7 @@ def test_auto_combines_it_with_hyperband() -> None:
     space = {"x": tuner.uniform(0, 1)}
     result = tuner.simulate(evaluate, space, metric="loss", mode="min", max_t=9, num_samples=20, search_alg="bohb")
     assert result.error is None
-    assert "hyperband with max_t 9, whose levels bohb learns from" in result.decisions[0].reason
+    assert "hyperband with max_t 9, because bohb learns from its levels" in result.decisions[0].reason
 
 
 def test_several_objectives_are_refused() -> None:

@@ -132,7 +132,7 @@ def test_a_lightning_class_makes_itself(tmp_path: Path) -> None:
         ({"formats": ["safetensor"]}, "got 'safetensor'; did you mean safetensors"),
         ({"formats": "onnx"}, "expected a list of safetensors, torch_export, onnx, got 'onnx'"),
         ({"formats": ["onnx"], "example_input": INPUTS}, "contains the code of the model: pass the model"),
-        ({"formats": ["torch_export"], "model": torch.nn.Linear(2, 1)}, "pass what to call it with"),
+        ({"formats": ["torch_export"], "model": torch.nn.Linear(2, 1)}, "pass an input to call it with"),
         (
             {"formats": ["torch_export"], "model": torch.nn.Linear(2, 1), "example_input": INPUTS[:1]},
             r"shape \(1, 2\).*pass at least two rows, or dynamic_batch=False",

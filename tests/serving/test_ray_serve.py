@@ -172,7 +172,9 @@ async def test_a_deployment_starts_inside_an_event_loop(fake: Any) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "host.invalid"])
 def test_a_running_serve_that_others_can_reach_needs_a_token(fake: Any, host: str) -> None:
     serve = fake(runs_at=host)
-    with pytest.raises(SpecError, match="Ray Serve runs there already, and other machines may reach its host"):
+    with pytest.raises(
+        SpecError, match="Ray Serve already runs on this cluster, and other machines may reach its host"
+    ):
         deploy()
     assert not serve.options
     deploy(token="secret").close()

@@ -331,7 +331,7 @@ def test_sample_from_that_cannot_be_resolved() -> None:
     broken = Space.from_python({"a": sample_from(lambda c: 1 // 0)})
     with pytest.raises(SpecError, match=r"space\.a: .*ZeroDivisionError"):
         broken.config({})
-    with pytest.raises(SpecError, match="must take no argument or one, the configuration"):
+    with pytest.raises(SpecError, match="must take no argument, or one: the configuration"):
         Space.from_python({"a": sample_from(lambda x, y: 0)})
 
 

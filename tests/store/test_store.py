@@ -354,8 +354,9 @@ class TestViews:
         assert curve.segments[0].x == [1.0, 2.0]
         assert store.metrics.curves(made.id, "nothing").curves == ()
         assert store.metrics.names(made.id) == ["accuracy", "loss"]
-        with pytest.raises(SpecError):
-            store.metrics.curves(made.id, "accuracy", x="steps")
+        for wrong in ({"x": "steps"}, {"x": "metric"}, {"x": "time", "x_metric": "loss"}):
+            with pytest.raises(SpecError):
+                store.metrics.curves(made.id, "accuracy", **wrong)  # type: ignore[arg-type]
 
     def test_curves_by_the_training_codes_own_step_leave_reports_without_one_out(self, store: Store) -> None:
         made, epoch, trials = begin(store)

@@ -112,6 +112,41 @@ def test_asha_shows_its_rungs_on_a_log_axis_and_what_it_saved(visit: Open, finis
     expect(page.get_by_label("Horizontal scale").get_by_role("radio", name="linear")).to_be_checked()
 
 
+def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished: Search, tmp_path: Path) -> None:
+    page = visit(f"/experiments/{finished.public_id}?all=1")
+    axis = page.get_by_role("combobox", name="Horizontal axis")
+    expect(axis).to_have_value("iteration")
+    for label, x, words in (
+        ("trial time", "trial_time", r"after (\d+ min )?\d+ s of training"),
+        ("wall time", "time", r"at \d+ (s|min)"),
+        ("loss", "metric:loss", r"loss \d"),
+    ):
+        axis.click()
+        page.get_by_role("option", name=label).click()
+        expect(page).to_have_url(re.compile(f"x={quote(x, safe='')}"))
+        wait_until(page, lambda: page.evaluate(INK) > 500, f"drawing the curves over {label}")
+        point_at_a_curve(page)
+        expect(page.get_by_text(re.compile(f"^accuracy [\\d.]+ {words}"))).to_be_visible()
+    shot(page, tmp_path, "over-loss")
+    page.reload()
+    expect(axis).to_have_value("loss")
+    # The charts of an open trial are drawn over the same axis.
+    page.get_by_role("row").nth(1).get_by_role("link").click()
+    expect(page.get_by_role("img", name=re.compile(r"^accuracy of trial \d+ over loss, last"))).to_be_visible()
+    page.goto(page.url.replace(quote("metric:loss", safe=""), "user_step"))
+    expect(page.get_by_text("No report has a step. Pass it with tuner.report(metrics, step=...).")).to_be_visible()
+
+
+def point_at_a_curve(page: Any) -> None:
+    """Move the mouse down through the middle of the chart until it marks a curve."""
+    box = page.locator(".u-over").first.bounding_box()
+    for share in range(2, 50):
+        page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + share / 50 * box["height"])
+        if page.evaluate(FADED):
+            return
+    pytest.fail("no curve is in the middle of the chart")
+
+
 def test_decisions_have_a_tab_with_filters_that_stand_in_the_address(
     visit: Open, finished: Search, tmp_path: Path
 ) -> None:

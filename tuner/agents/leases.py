@@ -1,4 +1,4 @@
-"""The calls that an agent makes to a service. Any call can safely be repeated, so a lost answer does no harm."""
+"""The HTTP calls of an agent to a service. All of them can safely be repeated, so a lost answer does no harm."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verd
 from tuner.errors import Gone
 
 ASK_S = 20.0
-"""Seconds that the service waits for a trial before it answers that it has none."""
+"""Seconds that the service may wait for a trial to become available before it answers that it has none."""
 CALL_S = 60.0
 """Seconds to wait for the answer to a call before repeating it."""
 PATIENCE_S = 3600.0
-"""Seconds for which a call is repeated while the service does not answer. The trial waits meanwhile."""
+"""Seconds for which a call is repeated if the service does not answer. The trial may have to wait this long."""
 _GONE = 410
 
 Assignment = Mapping[str, Any]
-"""A trial that the service has given to this agent: the fields of `tuner.api.schemas.Assignment`."""
+"""A trial that the service has leased to this agent, as a dict with the fields of `tuner.api.schemas.Assignment`."""
 
 
 class Leases:
-    """Gets trials of one experiment from the service, and reports on them. Belongs to one event loop.
+    """Gets trials of one experiment from a service, and sends their reports. Use it in a single event loop.
 
     Args:
         address: the URL of the service.
-        token: a token of an agent or an editor. None: TUNER_TOKEN, or no token if this variable is not set.
+        token: a token with the role agent or editor. If None, the value of TUNER_TOKEN is used, if it is set.
         experiment: the id or name of the experiment.
         agent: the name of this agent in the log of the experiment.
-        lease_s: if this agent makes no call for this many seconds, the service starts its trials again elsewhere.
+        lease_s: seconds after which a trial may be started elsewhere if this agent has made no call about it.
     """
 
     def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:
@@ -47,11 +47,11 @@ class Leases:
         self._reached = False
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the service."""
         await self._http.aclose()
 
     async def ask(self, wait_s: float = ASK_S) -> Assignment | None:
-        """Return a trial to train, or None if the service has none at the moment.
+        """Lease a trial to train, or return None if the service has none within `wait_s` seconds.
 
         Raises:
             Gone: the experiment has ended.
@@ -68,9 +68,9 @@ class Leases:
         return found or None
 
     async def report(self, lease: Assignment, reports: Sequence[Report]) -> tuple[Verdict, str]:
-        """Send reports. Return the verdict on the last one, and the action that the trial should take next.
+        """Send reports of a trial. Return (the verdict on the last report, the action that the service wants).
 
-        The action is "continue", unless a user or the scheduler has already decided to interrupt the trial.
+        The action is "continue", unless a user or the scheduler has decided to interrupt the trial in the meantime.
         """
         *earlier, last = (_written(lease, report) for report in reports)
         for one in earlier:
@@ -87,23 +87,26 @@ class Leases:
         return verdict, str(said["wanted"])
 
     async def checkpoint(self, lease: Assignment, info: CheckpointInfo) -> None:
-        """Tell the service that a checkpoint is stored."""
+        """Tell the service that a checkpoint of the trial is stored."""
         await self._post(f"/{lease['lease']}/checkpoints", {"iteration": info.step, **_place(info)})
 
     async def heartbeat(self, lease: Assignment) -> str:
-        """Renew the lease. Return the action that the trial should take: "continue", or the verdict that it will get."""
+        """Renew the lease of a trial, and return the action that the service wants.
+
+        The action is "continue", or the one of the verdict that the trial will get at its next report.
+        """
         found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
         return str(found["wanted"])
 
     async def log(self, lease: Assignment, chunks: Sequence[LogChunk]) -> None:
-        """Send pieces of the trial's output."""
+        """Send chunks of the trial's log."""
         for chunk in chunks:
             if chunk.size:
                 data = base64.b64encode(chunk.content()).decode()
                 await self._post(f"/{lease['lease']}/log", {"start": chunk.start, "data": data})
 
     async def end(self, lease: Assignment, outcome: Outcome) -> None:
-        """Tell the service how this segment of the trial has ended. Do nothing if the lease has ended already."""
+        """Tell the service how the segment of the trial has ended. Ignore the error if the lease has already ended."""
         failure = outcome.failure
         try:
             if outcome.kind == "returned":

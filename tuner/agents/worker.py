@@ -1,6 +1,7 @@
-"""The loop of an agent: get a trial, run it in a process on this machine, send its reports to the service.
+"""The loop of an agent: lease a trial, run it in a process on this machine, and send its reports to the service.
 
-Trials run in warm processes under a `GroupManager`, as with the local executor. Their driver is reached over HTTP.
+Trials run in warm processes under a `GroupManager`, as in the local executor. The driver of the experiment runs in the
+service, which the agent reaches over HTTP.
 """
 
 from __future__ import annotations
@@ -34,23 +35,25 @@ from tuner.usercode.pickling import dumps
 log = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-"""The most seconds between two heartbeats."""
+"""The maximum time between two heartbeats, in seconds."""
 LAST_WORDS_S = 5.0
-"""The number of seconds that the process of a trial has to send the end of its log after the trial has ended."""
+"""Seconds that a trial's process has to send the end of its log after the trial has ended."""
 AGAIN_S = 2.0
-"""Seconds between two attempts if the experiment does not exist yet."""
+"""Seconds from one attempt to the next while the experiment does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The function that an agent runs, and its folders.
+    """The function that an agent runs, and where and how it runs it.
 
     Args:
-        make: returns the function or the script to run, given the name of the objective. None: run the experiment's entrypoint.
-        home: a folder for logs, and for checkpoints if no other place is known.
-        storage: where checkpoints are stored. None: in the experiment's storage, if this machine can reach it.
-        parallel: the number of trials that run at once.
-        say: prints a line.
+        make: a function that gets the name of the objective, and returns the training function or the script to run. If
+            None, the agent runs the entrypoint of the experiment.
+        home: a folder for logs, and for checkpoints if they cannot be stored elsewhere.
+        storage: where to store checkpoints. If None, they are stored in the experiment's storage if this machine can
+            reach it, else in `home`.
+        parallel: how many trials run at the same time.
+        say: a function that prints a line.
     """
 
     make: Callable[[str], Any] | None
@@ -63,15 +66,15 @@ class Work:
 @dataclass(slots=True, eq=False)
 class _Running:
     lease: Assignment
-    told: str = "continue"  # the newest interrupt that was sent to its process
+    told: str = "continue"  # the action of the newest interrupt that was sent to the trial's process
     last: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     gone: bool = False
-    log_complete: asyncio.Event = field(default_factory=asyncio.Event)  # set once the end of its log was sent
+    log_complete: asyncio.Event = field(default_factory=asyncio.Event)  # set once the whole log was sent
 
 
 class Agent:
-    """Runs trials of one experiment until it has ended."""
+    """Runs trials of one experiment until the experiment has ended."""
 
     def __init__(self, leases: Leases, work: Work) -> None:
         self._leases, self._work = leases, work
@@ -84,7 +87,7 @@ class Agent:
         self.trials = 0
 
     async def run(self) -> None:
-        """Work until the experiment has ended, or `stop` is called.
+        """Run trials until the experiment has ended or `stop` is called.
 
         Raises:
             ServiceError: the service rejects this agent, or has not answered for a very long time.
@@ -104,7 +107,7 @@ class Agent:
             await self._leases.close()
 
     async def stop(self) -> None:
-        """Give all trials back, and end."""
+        """End the running trials, give them back to the service, and make `run` return."""
         self._stopping.set()
         if self._manager is not None:
             for name in list(self._running):
@@ -119,7 +122,7 @@ class Agent:
                 await self._train(lease)
 
     async def _ask(self) -> Assignment | None:
-        """Return a trial, an empty dict if there is no trial now, or None if there will be no more trials."""
+        """Lease a trial. Return an empty dict if the service has none now, or None if this agent should end."""
         asking = asyncio.create_task(self._leases.ask())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -194,7 +197,7 @@ class Agent:
         )
 
     def _code(self, lease: Assignment) -> CodeRef:
-        """Return the code of a trial. It is made once for each objective."""
+        """Return the training function of a trial. The function is made only once for each objective."""
         metric = lease["metric"]
         if metric not in self._codes:
             made = self._work.make(metric) if self._work.make is not None else lease["entrypoint"]
@@ -215,7 +218,10 @@ class Agent:
         return self._codes[metric]
 
     def _storage(self, lease: Assignment) -> str:
-        """Return the place for this experiment's checkpoints. If possible, other machines can read it."""
+        """Return the folder or URI for the checkpoints of the trial's experiment.
+
+        If possible, other machines can read it too.
+        """
         experiment, theirs = lease["experiment_id"], str(lease["storage"])
         if self._work.storage is not None:
             return join(self._work.storage, experiment)
@@ -224,7 +230,7 @@ class Agent:
         return str(self._work.home / "checkpoints" / experiment)
 
     async def _beat(self, running: _Running) -> None:
-        """Renew the lease, and pass interrupts on to the trial."""
+        """Renew the lease of a trial regularly, and interrupt the trial when the service wants that."""
         every = min(BEAT_S, running.lease["lease_s"] / 4)
         while True:
             await asyncio.sleep(every)
@@ -242,7 +248,7 @@ class Agent:
             self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
 
     async def _lost(self, running: _Running, why: str) -> None:
-        """End a trial whose lease has ended. The trial continues elsewhere."""
+        """Kill the process of a trial whose lease has ended, because the trial may continue elsewhere."""
         running.gone = True
         running.verdict = Verdict(action="stop", reason=why)
         if self._manager is not None:
@@ -255,7 +261,7 @@ class Agent:
         await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
         await self._lost(running, why)
 
-    # -- messages from its process -----------------------------------------------------------------------------------------
+    # -- messages from a trial's process ------------------------------------------------------------------------------------
 
     def waiting(self, segment_id: str, reason: str) -> None:
         """Do nothing: the service knows that this agent has the trial."""
@@ -272,9 +278,9 @@ class Agent:
         gone: Awaitable[Any] | None,
         rest: Sequence[LogChunk] = (),
     ) -> None:
-        """Send the part of a trial's log that was not sent before the trial ended.
+        """Send the part of a trial's log that has not been sent when the trial ends.
 
-        Its process may still be sending, and the lease must not end before the end of the log was sent.
+        If the trial's process is still sending, wait a moment, because the lease must not end before the log is complete.
         """
         if rest:
             self._later(self._take_logs(segment_id, rest))
@@ -329,7 +335,7 @@ class Agent:
 
 
 async def _last_words(running: _Running, gone: Awaitable[Any] | None) -> None:
-    """Wait for a limited time until the end of a log was sent, or until its process has ended."""
+    """Wait until a trial's log is complete or the trial's process has ended, but at most `LAST_WORDS_S` seconds."""
     sent = asyncio.ensure_future(running.log_complete.wait())
     waiting = {sent} if gone is None else {sent, asyncio.ensure_future(gone)}
     await asyncio.wait(waiting, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
@@ -341,7 +347,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _how(running: _Running, outcome: Outcome) -> str:
-    """Describe in one line how a trial has ended."""
+    """Describe in one line how a trial has ended, with its last metrics."""
     best = " ".join(f"{name}={value:.6g}" for name, value in running.last.items())
     if outcome.failure is not None:
         return printable(f"failed: {outcome.failure.message}")

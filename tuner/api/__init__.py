@@ -1,4 +1,4 @@
-"""The HTTP API and the page. It drives no experiment: it writes rows and wakes the driver host."""
+"""The HTTP API and the web UI. The API drives no experiment: it writes to the database and wakes the driver host."""
 
 from __future__ import annotations
 

@@ -15,17 +15,31 @@ from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
 from tuner.errors import SpecError, Stale
 from tuner.experiment.spec import escape
 from tuner.names import did_you_mean
-from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
+from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 M = TypeVar("M", bound=BaseModel)
 
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
+AcrossQuery = Annotated[
+    Across,
+    Query(
+        description=(
+            "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
+            "`tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, "
+            "over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no "
+            "place on the axis are left out"
+        )
+    ),
+]
+XMetric = Annotated[
+    str | None, Query(max_length=1000, description="the name of the metric on the x axis; only with x=metric")
+]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 
 NOT_FOUND: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "the path names something that does not exist"}
+    404: {"model": Problem, "description": "an object that the path names does not exist"}
 }
 BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
 SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers at the moment"}}
@@ -33,31 +47,32 @@ BUSY: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "too many entrypoints are being imported, or the database does not answer"}
 }
 STALE: dict[int | str, dict[str, Any]] = {
-    412: {"model": Problem, "description": "If-Match names another state of the experiment"}
+    412: {"model": Problem, "description": "the experiment is no longer in the state that If-Match names"}
 }
 IfMatch = Annotated[
     str | None,
     Header(
         max_length=1000,
-        description="the ETag of the experiment when it was read; the request fails if a user has changed it since",
+        description="the ETag with which the experiment was read; the request fails if a user has changed it since then",
     ),
 ]
 CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "the state of the named object does not allow the request"}
+    409: {"model": Problem, "description": "the current state of the object in the path does not allow the request"}
 }
 
 
 def answer(
     model: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, tag: str | None = None
 ) -> Response:
-    """Return a model as JSON with an ETag.
+    """Return a response with a model as JSON and with an ETag.
 
-    If a client sends the ETag in If-None-Match and nothing has changed, the guard replaces the response with a 304.
+    If the request has this ETag in If-None-Match, so that the client already has the content, `Guard` replaces the response
+    with a 304.
 
     Args:
-        model: the content.
+        model: the content of the response.
         status: the HTTP status of the response.
-        headers: further headers.
+        headers: headers besides ETag and Cache-Control.
         tag: the ETag. By default, it is computed from the content.
     """
     body = model.model_dump_json().encode()
@@ -66,13 +81,16 @@ def answer(
 
 
 def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
-    """Return the response with an experiment. Its ETag begins with the revision, and If-Match compares only the revision."""
+    """Return the response that shows an experiment.
+
+    Its ETag begins with the experiment's revision. If-Match compares only this part.
+    """
     model = Experiment.of(record, store.metrics.names(record.id))
     return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
 
 
 def shown_trial(store: Store, record: TrialRecord, status: int = 200) -> Response:
-    """Return the response with a trial and its segments."""
+    """Return the response that shows a trial with its segments."""
     return answer(TrialDetail.of(record, store.experiments.by_id(record.experiment_id)), status)
 
 
@@ -81,7 +99,11 @@ def shown_checkpoint(store: Store, record: CheckpointRecord) -> Response:
 
 
 def revision_of(if_match: str | None) -> int | None:
-    """Return the revision in an If-Match header, or None if any revision matches. Raise Stale if the ETag cannot match."""
+    """Return the revision that an If-Match header asks for, or None if any revision matches.
+
+    Raises:
+        Stale: the header has no ETag that an experiment could have.
+    """
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in (if_match or "*").split(",")]
     if "*" in tags:
         return None
@@ -89,11 +111,11 @@ def revision_of(if_match: str | None) -> int | None:
     found = [int(number) for number in numbers if number.isascii() and number.isdecimal() and len(number) < 10]
     if not found:
         raise Stale(f"If-Match is {if_match}, which is not the ETag of any state of this experiment")
-    return max(found)  # an older revision cannot match a newer state
+    return max(found)  # if the header has several ETags, only the newest can match the current state
 
 
 def checked(model: type[M], data: Any) -> M:
-    """Parse the body as this model. Raise SpecError with all mistakes."""
+    """Return the data of a request as this model. Raise SpecError with all mistakes if the data do not fit."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -107,13 +129,13 @@ def etag(of: bytes) -> str:
 
 
 def knows(request: Request, tag: str) -> bool:
-    """Return True if the client already has the response with this ETag."""
+    """Return True if If-None-Match says that the client already has the response with this ETag."""
     known = request.headers.get("if-none-match", "").split(",")
     return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:
-    """Raise SpecError for query parameters that the route does not have, and suggest the names that were meant."""
+    """Raise SpecError if a query parameter is unknown to the route. The error suggests the name that was probably meant."""
     known = _parameters(request.scope["route"].dependant)
     unknown = dict.fromkeys(name for name in request.query_params if name not in known)
     if unknown:
@@ -122,7 +144,7 @@ async def only_known_parameters(request: Request) -> None:
 
 
 def _parameters(of: Dependant) -> list[str]:
-    """Return the query parameters of a route and of its dependencies."""
+    """Return the names of the query parameters that a route and its dependencies take."""
     inner = [name for one in of.dependencies for name in _parameters(one)]
     return [*(field.alias for field in of.query_params), *inner]
 
@@ -131,8 +153,8 @@ async def json_body(request: Request) -> Any:
     """Return the body as JSON.
 
     Raises:
-        SpecError: the body is not JSON. NaN, duplicate names in an object, and encodings other than UTF-8 are errors
-            too, although Python's parser accepts them.
+        SpecError: the body is not JSON, or has NaN, a duplicate name in an object, or an encoding other than UTF-8.
+            Python's parser would accept these three.
     """
     body = await request.body()
     try:
@@ -148,7 +170,7 @@ async def json_body(request: Request) -> Any:
 
 
 async def optional_json_body(request: Request) -> Any:
-    """Return the body as JSON, or None if there is none. Raise SpecError like `json_body`."""
+    """Return the body as JSON, or None if the request has no body. Raise SpecError like `json_body`."""
     return await json_body(request) if await request.body() else None
 
 
@@ -166,5 +188,8 @@ def _refuse_constant(name: str) -> Any:
 
 
 def plain_text(value: str) -> str:
-    """Replace characters that databases refuse. A name with such characters then causes a 404 and not a database error."""
+    """Return the text with placeholders for characters that databases refuse.
+
+    So a request for a name with such characters gets a 404 instead of a database error.
+    """
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Build the API: routes, errors, guards, the page."""
+"""Build the service as an ASGI app: routes, error responses, middleware, and the web UI."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tuner.names import with_extra
 from tuner.settings import Settings
 from tuner.store import Store
 
-GZIP_LEVEL = 1  # higher levels take several times as long and save only a few percent
+GZIP_LEVEL = 1  # higher levels take several times as long and make the response only a few percent smaller
 
 
 def create_app(
@@ -61,21 +61,24 @@ def create_app(
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
-    """Return the service without a driver. Any ASGI server can run it, in one process.
+    """Return the API and the web UI as an ASGI app. Any ASGI server can run the app, in one process.
 
-    Call ``app.state.context.end()`` to end open event streams and waiting requests before the server waits for them.
+    The app contains no driver. It reaches the driver host through the functions that it is given, if there are any.
+
+    When the server shuts down, first call ``app.state.context.end()``, which ends open event streams and waiting requests.
+    Otherwise the server waits for them.
 
     Args:
-        settings: hosts and paths.
+        settings: the settings of this installation.
         store: the database. The caller closes it.
-        poke: called after a command or an experiment was written, to wake the driver. It must return at once.
-        problem: returns why the driver is not ready, or None.
-        look: returns rank -> {"stack": ..., resource usage} of a segment, or an empty dict if the segment is not
-            running. It raises DriverSilent if no driver answers.
+        poke: wakes the driver; called after a command or an experiment was written. It must return at once.
+        problem: returns why the driver is not ready, or None if the driver is ready.
+        look: takes the id of a segment, and returns rank -> {"stack": ..., resource usage}, or an empty dict if the
+            segment is not running. It raises DriverSilent if no driver answers.
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
         figures: returns the driver host's own metrics, or None if there is no host.
-        agents: passes an agent's question on to `Host.agent`. It raises DriverSilent if there is no driver.
-        web: the folder of the built page. None: the one in the package.
+        agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
+        web: the folder with the built web UI. None: the folder in the package.
     """
     settings = secured(settings)
     context = Context(
@@ -135,7 +138,8 @@ def create_app(
     describe(app)
     app.add_middleware(Authenticate, authenticator=context.authenticator, open_metrics=settings.metrics == "open")
     app.add_middleware(Guard, settings=settings)
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # it skips event streams
+    # GZipMiddleware does not compress event streams.
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)
     app.add_middleware(
         Observe,
         metrics=metrics,
@@ -161,7 +165,7 @@ def _no_cluster() -> Mapping[str, Any]:
 
 
 def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
-    raise DriverSilent("no driver runs beside this page; agents need `tuner serve`")
+    raise DriverSilent("this service has no driver; agents need `tuner serve`")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

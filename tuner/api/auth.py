@@ -1,11 +1,12 @@
 """Find out who sends a request, and what they may do.
 
-A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
-the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
-use it. Its name contains the port, since browsers send a cookie to every port of a host. There are four roles. An agent may
-only run trials, a viewer may read, an editor may change experiments, and an admin may manage tokens and read the audit trail. If
-the service requires no token (`TUNER_AUTH=auto` on loopback without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an
-admin named "local".
+A request names its sender by `Authorization: Bearer TOKEN`, or by a cookie that the web UI gets when somebody signs in. The
+cookie contains the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script can read it
+and no other site can use it. Its name contains the port, since browsers send a cookie to every port of a host.
+
+There are four roles: an agent may only run trials, a viewer may read, an editor may change experiments, and an admin may
+manage tokens and read the audit trail. If the service requires no token (`TUNER_AUTH=auto` on loopback without a proxy, or
+`TUNER_AUTH=off`), everybody who can reach the service is an admin with the name "local".
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 log = logging.getLogger(__name__)
 
 COOKIE = "tuner_session"
-"""The prefix of cookie names. The port follows."""
+"""The name of the session's cookie, without the port that is appended to it."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
 METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
-"""Routes for programs that run trials. A token of the role agent may call only these routes."""
+"""The paths of the routes for programs that run trials. A token with the role agent may call only these routes."""
 NOT_FOR_VIEWERS = "/api/v1/webhooks"
-"""Routes that viewers may not read, because the URL of a Slack webhook is secret."""
+"""The prefix of the paths that viewers may not read, because the URL of a Slack webhook is secret."""
 
 KNOWN_S = 5.0
-"""Seconds between two look-ups of a token in the database. A revoked token may be used for this long."""
+"""Seconds for which a token that was found in the database is cached. A revoked token still works for up to this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""The number of failed attempts to sign in that are allowed per address, and the period in seconds."""
+"""The number of failed attempts to sign in that are allowed per address within a period, and this period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
@@ -68,20 +69,20 @@ class Identity:
     role: Role
     token_id: str | None = None
     expires_at: float | None = None
-    project: str | None = None  # the only project that it may see; None: all
+    project: str | None = None  # the only project that the sender may see; None: all projects
 
 
 LOCAL = Identity("local", Role.ADMIN)
 
 
 def secured(settings: Settings) -> Settings:
-    """Return the settings with `auth` on if it is `auto` and other machines may reach the service.
+    """Return the settings, with `auth` changed from "auto" to "on" if other machines may reach the service.
 
-    Other machines may reach it if the address is not loopback, if people sign in with an OpenID Connect provider, or if a
-    proxy on this machine forwards requests. Such requests seem to come from loopback.
+    Other machines may reach the service if its address is not loopback, if people sign in with an OpenID Connect provider,
+    or if there is a proxy on this machine. Requests that such a proxy forwards seem to come from loopback.
 
     Raises:
-        OSError: the host is not an address of this machine.
+        OSError: the name of the host cannot be resolved.
     """
     if settings.auth == "auto" and (settings.trusted_proxies or settings.oidc_issuer or not is_here(settings.host)):
         return dataclasses.replace(settings, auth="on")
@@ -89,7 +90,7 @@ def secured(settings: Settings) -> Settings:
 
 
 def is_here(host: str) -> bool:
-    """Return whether an address can be reached only from this machine. Raise OSError if it is not an address of this machine."""
+    """Return whether only this machine can reach this host name or address. Raise OSError if the name cannot be resolved."""
     return all(_is_loopback(str(info[4][0])) for info in socket.getaddrinfo(host, None))
 
 
@@ -101,14 +102,14 @@ def _is_loopback(address: str) -> bool:
 
 
 class Credential(NamedTuple):
-    """The credentials of a request."""
+    """The token or the secret of the session with which a request names its sender."""
 
     secret: str
     is_session: bool = False
 
 
 class Authenticator:
-    """Finds the identity of a token or a session. Use it in the event loop; it queries the database in threads."""
+    """Finds out whom a token or session belongs to. Use it in the event loop; it queries the database in threads."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.required = settings.auth == "on"
@@ -121,13 +122,13 @@ class Authenticator:
     def asks(self, scope: Scope) -> bool:
         """Return whether the sender of a request needs a token.
 
-        With `auto`, an app that runs in another ASGI server cannot know its own address. So it requires a token from
-        everybody who is not on this machine.
+        If `auth` is "auto" and the app runs in an ASGI server other than ours, it does not know on which address it listens.
+        So it requires a token from everybody who is not on this machine.
         """
         return self.required or (self._only_here and not _is_loopback(address_of(scope)))
 
     async def identity_of(self, credential: Credential) -> Identity | None:
-        """Return the identity of a valid token or session, or None if it is not valid."""
+        """Return whom a token or session belongs to, or None if it is wrong, expired or revoked."""
         key, now = _key(credential), time.monotonic()
         known = self._known.get(key)
         if known is None or now - known[0] > KNOWN_S:
@@ -154,7 +155,7 @@ class Authenticator:
         return None if found is None else Identity(found.name, found.role, found.token, found.expires_at, found.project)
 
     async def open_session(self, identity: Identity) -> tuple[str, float]:
-        """Sign in the owner of a token. Return the secret for the cookie, and the lifetime of the session in seconds."""
+        """Open a session for this identity. Return the secret for the cookie, and the lifetime of the session in seconds."""
         left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
         left = min(left, MAX_COOKIE_AGE_S)
         open_session = functools.partial(
@@ -168,12 +169,15 @@ class Authenticator:
         return await asyncio.to_thread(open_session), left
 
     async def close_session(self, credential: Credential) -> None:
-        """Sign out."""
+        """End a session."""
         self._known.pop(_key(credential), None)
         await asyncio.to_thread(self._store.access.close_session, credential.secret)
 
     def _note_use(self, found: TokenRecord) -> None:
-        """Store in the background that this token is used now. A read neither waits for this write nor fails if it fails."""
+        """Store in the background that this token is used now.
+
+        The request that uses the token neither waits for this write nor fails if it fails.
+        """
         if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
             return
 
@@ -193,12 +197,12 @@ class Authenticator:
             log.warning("the database does not answer, so this is missing from the audit trail: %s (%s)", record, error)
 
     def forget(self, token_id: str) -> None:
-        """Drop a revoked token from the cache, so that the database is queried at its next use."""
+        """Drop a revoked token from the cache, so that its next use is refused."""
         for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
             del self._known[key]
 
     def must_wait_s(self, address: str) -> float:
-        """Return the seconds until this address may try to sign in again; 0 if it may now."""
+        """Return the seconds until somebody at this address may try to sign in again; 0 if that is allowed now."""
         failures = self._failures.get(address)
         if failures is None:
             return 0.0
@@ -210,21 +214,21 @@ class Authenticator:
         return failures[0] + TRIES_S - now if len(failures) >= TRIES else 0.0
 
     def succeeded(self, address: str) -> None:
-        """Forget the failed attempts of an address after a successful one."""
+        """Forget the failed attempts to sign in from an address, after an attempt has succeeded."""
         self._failures.pop(address, None)
 
     def tried(self, address: str) -> None:
-        """Count an attempt to sign in from this address. It counts as failed until `succeeded` is called."""
+        """Count an attempt to sign in from this address as failed. `succeeded` takes that back."""
         self._failures.setdefault(address, deque(maxlen=TRIES)).append(time.monotonic())
         while len(self._failures) > 10_000:
             self._failures.pop(next(iter(self._failures)))
 
 
 class Authenticate:
-    """Authenticate calls of the API, as ASGI middleware.
+    """ASGI middleware that authenticates API requests.
 
-    It puts the caller's `Identity` into ``scope["state"]["identity"]``, refuses calls that the caller may not make, and writes
-    each call that changes something into the audit trail.
+    It puts the sender's `Identity` into ``scope["state"]["identity"]``, refuses requests that the sender may not make, and
+    writes each request that would change something into the audit trail.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, *, open_metrics: bool = False) -> None:
@@ -260,25 +264,28 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
-            # Attempts without a valid token are not recorded, because anybody could fill the disk with them.
-            # Calls of agents are not recorded either, because the experiment's log has them, with the name of each agent.
+            # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests of
+            # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if method not in SAFE and identity is not None and not quiet:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
-        """Return whether the client of an open stream may still read it. Query the database at most every `KNOWN_S` seconds."""
+        """Return whether the client of an open event stream may still read it.
+
+        The database is queried at most every `KNOWN_S` seconds.
+        """
         if identity is None or credential is None:
             return True
         try:
             return await self._authenticator.identity_of(credential) is not None
         except StoreError:
-            return True  # a stream survives an outage of the database; the check is repeated later
+            return True  # an outage of the database does not end streams; the check is repeated later
 
     async def _judge(
         self, credential: Credential | None, path: str, method: str, asks: bool
     ) -> tuple[Identity | None, Response | None]:
-        """Return the caller, and the error response if the call is refused."""
+        """Return who sends the request (None if unknown), and the error response if it is refused (None if allowed)."""
         try:
             identity = await self._authenticator.identity_of(credential) if credential else None
         except StoreError as error:
@@ -289,7 +296,7 @@ class Authenticate:
         if identity is None and not asks and not credential:
             identity = LOCAL
         if path == SESSION:
-            return identity, None  # everybody may sign in, sign out, and ask who they are
+            return identity, None  # everybody may sign in, sign out, and read whether they are signed in
         if identity is None:
             detail = _why_refused(credential, asks)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
@@ -318,12 +325,12 @@ class Authenticate:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address that a request comes from."""
+    """Return the IP address that a request comes from, or "unknown"."""
     return scope["client"][0] if scope.get("client") else "unknown"
 
 
 def source_of(scope: Scope) -> str:
-    """Return the key for counting failed attempts to sign in: the address, or for IPv6 its /64 network."""
+    """Return the key under which failed attempts to sign in are counted: the IPv4 address, or the /64 network for IPv6."""
     address = address_of(scope)
     try:
         if ipaddress.ip_address(address).version == 6:
@@ -333,14 +340,18 @@ def source_of(scope: Scope) -> str:
     return address
 
 
-def check_allowed(request: Request) -> None:
-    """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on this, so none is left open."""
+async def check_allowed(request: Request) -> None:
+    """Refuse an API request that did not pass `Authenticate`.
+
+    Every route of the API depends on this check, so that no route is left open by mistake. This is a coroutine, because FastAPI
+    would run a plain function in a thread.
+    """
     if not request.scope.get("state", {}).get("is_allowed"):
         raise HTTPException(401, "the token of this call was not checked", {"WWW-Authenticate": 'Bearer realm="tuner"'})
 
 
 def cookie_name(scope: Scope) -> str:
-    """Return the name of this service's cookie, with the port that the browser uses."""
+    """Return the name of the session's cookie, which ends with the port to which the browser sends its requests."""
     host = Headers(scope=scope).get("host", "")
     port = host.rpartition(":")[2]
     default = "443" if scope.get("scheme") == "https" else "80"
@@ -348,7 +359,10 @@ def cookie_name(scope: Scope) -> str:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the token in a request's header, or the session in its cookie. Ignore credentials for a proxy."""
+    """Return the token in the Authorization header of a request, or the session in its cookie, or None if it has neither.
+
+    Other schemes of Authorization, such as Basic, are ignored, since they may be meant for a proxy.
+    """
     headers = Headers(scope=scope)
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -366,7 +380,7 @@ def _key(credential: Credential) -> bytes:
 
 
 def _why_refused(credential: Credential | None, required: bool) -> str:
-    """Return why a caller with an unknown or missing credential is refused."""
+    """Return the message for a request whose token or session is missing or not valid."""
     if credential and not required:
         return "this token is not valid; this service requires no token, so send none"
     wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"

@@ -1,4 +1,4 @@
-"""The context that the routes share."""
+"""The objects that all routes share: the database, the settings, the functions that reach the driver."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""The number of threads. Fewer requests may wait for imports, so that other requests always find a free thread."""
+"""The number of threads for requests that may import an entrypoint.
+
+It exceeds the number of requests that may wait for an import, so that there is always a free thread.
+"""
 
 
 @dataclass(slots=True)
 class Context:
-    """The context of a request. If its token is limited to a project, `store` shows only that project."""
+    """The objects that a route needs to answer a request.
+
+    If the sender's token is limited to a project, `store` shows only that project.
+    """
 
     settings: Settings
     store: Store
@@ -43,7 +49,7 @@ class Context:
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
-    project: str | None = None  # the only project that the caller may see; None: all
+    project: str | None = None  # the only project that the caller may see; None: all projects
     ending: threading.Event = field(default_factory=threading.Event)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
@@ -61,7 +67,7 @@ class Context:
         self.authenticator = Authenticator(self.settings, self.store)
 
     def within(self, project: str | None) -> Context:
-        """Return this context for a caller who is limited to a project."""
+        """Return a copy of this context that is limited to a project. If `project` is None, return this context."""
         if project is None:
             return self
         limited = copy.copy(self)
@@ -69,13 +75,16 @@ class Context:
         return limited
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function that may import an entrypoint, in a separate thread pool, so that other routes find free threads."""
+        """Call a function that may import an entrypoint, and return its result.
+
+        The function runs in a thread pool of its own, so that it does not block the threads of other routes.
+        """
         return await asyncio.get_running_loop().run_in_executor(
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )
 
     def end(self) -> None:
-        """End event streams and waiting requests, and stop the imports that are running."""
+        """End open event streams and waiting requests, and stop running imports of entrypoints."""
         self.ending.set()
         self.checker.close()
         self._checks.shutdown(wait=False)
@@ -83,7 +92,10 @@ class Context:
 
 
 async def context(request: Request) -> Context:
-    """Return the app's context, limited to what the caller may see. It is asynchronous so that it needs no thread."""
+    """Return the app's context, limited to what the caller may see.
+
+    This is a coroutine, because FastAPI would run a plain function in a thread.
+    """
     found: Context = request.app.state.context
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     return found if identity is None else found.within(identity.project)

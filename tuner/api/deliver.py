@@ -1,8 +1,8 @@
 """Send events to webhooks while the service runs.
 
-This never delays a search: separate threads read events from the database after they were committed, and drivers know
-nothing about webhooks. Each delivery is sent at least once, and repeated with growing pauses until the receiver answers
-with a status from 200 to 299.
+Webhooks never delay a search: drivers know nothing about webhooks, and separate threads read the committed events from the
+database. Each delivery is sent at least once. It is repeated, with growing pauses, until the receiver answers with a status
+from 200 to 299 or `ATTEMPTS` attempts have failed.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ BUSY_S = 0.1
 """Seconds between two queries for due deliveries, while deliveries are being sent."""
 
 AGAIN_S = 5.0
-"""Seconds to wait after an error of the database."""
+"""Seconds to wait after the database has failed, before the next query."""
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""The pause after the first failed attempt, and the longest one. Each pause is about twice as long as the previous one."""
+"""The first and the longest pause between two attempts, in seconds. Each pause is about twice as long as the one before."""
 
 ATTEMPTS = 20
 """The number of failed attempts, over about eleven hours, after which a delivery is given up."""
 
 CLAIM_S = 60.0
-"""Seconds for which a service claims a delivery that it sends. This is longer than an attempt takes."""
+"""Seconds for which no other service sends a delivery that a service has claimed. An attempt takes less time than this."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
-"""The number of deliveries that are sent at the same time, in total and to one webhook."""
+"""The number of deliveries that may be sent at the same time: to all webhooks together, and to each webhook."""
 
 SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
-"""The headers of a delivery."""
+"""The headers that each delivery has."""
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """Return the value of the header `Tuner-Signature`: HMAC-SHA256 over the time, a dot and the body."""
+    """Return the value of the header `Tuner-Signature`: the time, and the HMAC-SHA256 of the time, a dot and the body."""
     digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={digest}"
 
 
 def body_of(due: Due) -> bytes:
-    """Return the body of a delivery. It is the same for every attempt."""
+    """Return the body of a delivery, which is the same for every attempt."""
     if due.format == "slack":
         return json.dumps({"text": _sentence(due)}).encode()
     message = {"id": due.public_id, "event": due.event, "time": rfc3339(due.created_at), **due.data}
@@ -88,11 +88,11 @@ def _slack(text: str) -> str:
 
 
 class Deliverer:
-    """Sends deliveries until `run` is cancelled. Several services can do this on one database at the same time.
+    """Sends deliveries to webhooks until `run` is cancelled. Several services with the same database can do so at once.
 
     Args:
         store: the database.
-        private: allow private and loopback addresses.
+        private: also send to private and loopback addresses.
         every_s: seconds between two queries for new events.
         retry_s: the pause in seconds after the first failed attempt.
     """
@@ -104,12 +104,12 @@ class Deliverer:
         self._private = private
         self._every_s = every_s
         self._retry_s = retry_s
-        self._sending: dict[asyncio.Task[None], int] = {}  # -> internal id of the webhook
+        self._sending: dict[asyncio.Task[None], int] = {}  # task that sends a delivery -> internal id of its webhook
         self._collect_at = 0.0
         self._trouble = ""
 
     async def run(self) -> None:
-        """Collect events and send deliveries until this task is cancelled. Errors are logged and do not end it."""
+        """Collect events and send deliveries until this task is cancelled. Errors are logged and do not end the task."""
         outgoing = Outgoing(private=self._private)
         threads = ThreadPoolExecutor(2, thread_name_prefix="webhooks")
 
@@ -127,13 +127,13 @@ class Deliverer:
             await outgoing.close()
 
     async def _round(self, outgoing: Outgoing, call: Any) -> float:
-        """Collect new events and begin to send due deliveries. Return the seconds until the next round."""
+        """Collect new events, and start to send the deliveries that are due. Return the seconds until the next round."""
         try:
             if time.monotonic() >= self._collect_at:
                 await call(self._store.webhooks.collect)
                 self._collect_at = time.monotonic() + self._pause_s
             busy = [hook for hook, count in Counter(self._sending.values()).items() if count >= AT_ONCE_EACH]
-            # Exceeding `AT_ONCE_EACH` by one in this round does no harm.
+            # One round may exceed `AT_ONCE_EACH` for a webhook; this does no harm.
             if (room := AT_ONCE - len(self._sending)) > 0:
                 room = min(room, AT_ONCE_EACH)
                 for due in await call(self._store.webhooks.claim, room, CLAIM_S, busy=busy):
@@ -156,7 +156,10 @@ class Deliverer:
         return EVERY_S if self._every_s is None else self._every_s
 
     async def _send(self, outgoing: Outgoing, call: Any, due: Due) -> None:
-        """Make one attempt and store its outcome. If storing fails, the delivery is sent again when its claim expires."""
+        """Make one attempt to send a delivery, and store the outcome of the attempt.
+
+        If the outcome cannot be stored, the delivery is sent again once the claim on it expires.
+        """
         try:
             body, timestamp = body_of(due), int(time.time())
             headers = {

@@ -1,18 +1,19 @@
-"""Checks that every request has to pass first.
+"""Checks that every request has to pass before it reaches a route.
 
 A service that requires no token runs code for anybody who can reach it. It listens on loopback, which only users of
-this machine can reach. But any web page in a browser on this machine could send requests too. Therefore:
+this machine can reach. But any website that is open in a browser on this machine could send requests too. Therefore:
 
-- The Host header must be a name of loopback or one of TUNER_ALLOWED_HOSTS, because a foreign site can point its own name at
-  127.0.0.1. If tokens are required, any name is accepted: such a site has neither a token nor the cookie.
-- A request that changes something must come from this service's own page, if the browser sends the origin.
-- A body must be JSON, or a zip file where code is uploaded. Browsers send neither for other sites without asking the
-  service first (CORS preflight).
+- The Host header must be a name of loopback or one of TUNER_ALLOWED_HOSTS, because a website can make its own host name
+  resolve to 127.0.0.1. If tokens are required, any host name is accepted, because a website has neither token nor cookie.
+- A request that changes something must come from this service's own web UI, if the browser sends the origin.
+- A body must be JSON, or a zip file for routes that take code. Before a browser sends such a body for another website, it
+  asks the service whether it may (CORS preflight).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
 BUNDLES = "/api/v1/bundles/"
-"""Paths below this one take zip files instead of JSON."""
+"""Routes below this path take zip files instead of JSON."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -49,12 +50,20 @@ JSON, ZIP = Accepted("application/json", MAX_BODY), Accepted("application/zip", 
 
 
 class Guard:
-    """ASGI middleware: checks headers, limits the body, answers HEAD, and answers 304 if the client has the content already."""
+    """ASGI middleware that checks the headers of a request and limits the size of its body.
+
+    It also answers HEAD, and it answers 304 if the client already has the content.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
-        self._any_host = settings.auth == "on"  # a site that points its own name here has neither token nor cookie
+        self._allowed = functools.lru_cache(maxsize=256)(
+            self._is_allowed
+        )  # nearly all requests have the same Host header
+        self._any_host = (
+            settings.auth == "on"
+        )  # because a website that resolves to this service has neither token nor cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,12 +87,15 @@ class Guard:
     def _refusal(self, method: str, headers: Headers, accepted: Accepted) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if not self._allowed(host):
-            return 421, f"the Host header {host!r} is not a name of this service; TUNER_ALLOWED_HOSTS adds names"
+            return (
+                421,
+                f"the Host header {host!r} is not a name of this service; add it to TUNER_ALLOWED_HOSTS if it should be",
+            )
         if method in SAFE:
             return None
         origin = headers.get("origin")
         if origin is not None and _host_of(origin) != host.lower():
-            return 403, f"pages of {origin} may not change anything here"
+            return 403, f"web pages of {origin} may not change anything on this service"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > accepted.most:
             return 413, accepted.too_large
@@ -96,7 +108,7 @@ class Guard:
             return 415, f"expected JSON in UTF-8, got charset={charset}"
         return None
 
-    def _allowed(self, host: str) -> bool:
+    def _is_allowed(self, host: str) -> bool:
         if self._any_host:
             return True
         try:
@@ -119,7 +131,7 @@ def _host_of(origin: str) -> str | None:
 
 
 class _Counted:
-    """Counts the bytes of a body as they arrive, because a chunked body has no length in its headers."""
+    """Refuses a body that turns out too large while it arrives, because a chunked request has no Content-Length."""
 
     def __init__(self, receive: Receive, accepted: Accepted) -> None:
         self._receive, self._accepted = receive, accepted
@@ -134,7 +146,7 @@ class _Counted:
 
 
 class _NoSniff:
-    """Adds the header that stops browsers from guessing the media type of an answer."""
+    """Adds the header X-Content-Type-Options to a response, so that browsers do not guess the media type."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -147,7 +159,10 @@ class _NoSniff:
 
 
 class _HeadOnly:
-    """Sends the headers of a GET without the body. An event stream is told that the client has disconnected."""
+    """Answers HEAD with the headers of the response to a GET.
+
+    After the headers, the route is told that the client has disconnected, so that an event stream ends.
+    """
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -169,7 +184,7 @@ class _HeadOnly:
 
 
 class _NotModified:
-    """Replaces a response with a 304 without a body if the client has sent the response's ETag."""
+    """Replaces a response with a 304 without a body if the ETag of the response is in the request's If-None-Match."""
 
     def __init__(self, send: Send, known: str) -> None:
         self._send = send

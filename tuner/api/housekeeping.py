@@ -1,6 +1,6 @@
-"""Delete rows and code bundles that are older than the settings allow, once an hour while the service runs.
+"""Delete database rows and code bundles that are older than the settings allow, once an hour while the service runs.
 
-Several services with the same database can do this at the same time.
+Several services with the same database can do so at the same time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ log = logging.getLogger(__name__)
 EVERY_S = 3600.0
 DAY_S = 86400.0
 DELIVERY_DAYS = 30
-"""Days after which deliveries of webhooks are deleted."""
+"""Days after which the records of webhook deliveries are deleted."""
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
-    """Delete old data. Return the number of deleted items, by kind. If one kind fails, log that and go on with the others."""
+    """Delete old data, and return the number of deleted items by kind of data.
+
+    If one kind of data cannot be deleted, log the error and continue with the other kinds.
+    """
 
     def before(days: float) -> float:
         return now - days * DAY_S
@@ -43,7 +46,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
     for what, step in steps.items():
         try:
             found[what] = step()
-        except (StoreError, OSError) as error:  # OSError: the storage of the bundles failed
+        except (StoreError, OSError) as error:  # the storage of bundles raises OSError
             log.warning("could not delete old %s; trying again in an hour: %s", what, error)
         except Exception:
             log.exception("could not delete old %s; trying again in an hour", what)
@@ -51,7 +54,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
 
 
 async def keep_clean(store: Store, settings: Settings) -> None:
-    """Clean up at once, and then every hour until this task is cancelled."""
+    """Delete old data now, and then every hour until this task is cancelled."""
     while True:
         found = await asyncio.to_thread(clean_up, store, settings, time.time())
         for what, count in found.items():

@@ -1,8 +1,8 @@
-"""The metrics of `GET /metrics`, in Prometheus's format.
+"""The metrics that `GET /metrics` returns in Prometheus's format.
 
-There are three sources: this process (requests), the database (experiments and trials by state), and the driver host
-(`tuner.driver.hosts.figures`), which is another process. Requests are counted as they arrive; the rest is read at each
-scrape.
+They have three sources: this process (requests), the database (experiments and trials by state), and the driver host
+(`tuner.driver.hosts.figures`), which is another process. Requests are counted when they are answered; the numbers of the
+database and of the driver host are read at each scrape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 COUNTED_S = 5.0
-"""Seconds for which the counts of the database are cached, so that several scrapers cost no more than one."""
+"""Seconds for which the numbers from the database are cached, so that several scrapers cost no more queries than one."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -42,7 +42,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "tuner_http_request_seconds",
-            "Time to the end of the answer. Event streams last until their client disconnects.",
+            "Seconds from a request to the end of its response. Event streams last until their client disconnects.",
             ["method", "route"],
             registry=self._registry,
         )
@@ -53,12 +53,12 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that has been answered."""
-        method = method if method in _METHODS else "other"  # so that clients cannot create labels
+        method = method if method in _METHODS else "other"  # so that clients cannot create label values
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def text(self) -> bytes:
-        """Return all metrics. This reads the database."""
+        """Return all metrics in Prometheus's text format. This queries the database."""
         return generate_latest(self._registry)
 
 
@@ -66,7 +66,10 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class _Stored(Collector):
-    """Counts experiments and trials by state. While the database does not answer, only this fact is reported."""
+    """Exports metrics from the database, such as the number of experiments and trials by state.
+
+    While the database does not answer, the only metric is ``tuner_database_up 0``.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -75,7 +78,7 @@ class _Stored(Collector):
         self._found: list[Family] = []
 
     def collect(self) -> Iterator[Family]:
-        """Return the counts, which are at most `COUNTED_S` old."""
+        """Yield the metrics from the database. They are at most `COUNTED_S` seconds old."""
         with self._lock:
             if time.monotonic() > self._read_at + COUNTED_S:
                 self._found = self._read()
@@ -83,7 +86,7 @@ class _Stored(Collector):
             yield from self._found
 
     def _read(self) -> list[Family]:
-        up = GaugeMetricFamily("tuner_database_up", "1 if the database answers.")
+        up = GaugeMetricFamily("tuner_database_up", "1 if the database answers, else 0.")
         try:
             found = self._store.experiments.tally()
         except StoreError:
@@ -103,7 +106,7 @@ class _Stored(Collector):
         )
         saved = GaugeMetricFamily(
             "tuner_experiments_gpu_seconds_saved",
-            "GPU seconds that stopped trials would have used to reach max_t, at their own pace.",
+            "GPU seconds saved by stopping trials before max_t, estimated from the pace of each trial.",
             labels=["project"],
         )
         for family, seconds in ((used, found.gpu_seconds), (saved, found.gpu_seconds_saved)):
@@ -112,56 +115,62 @@ class _Stored(Collector):
         return [up, experiments, trials, used, saved]
 
     def describe(self) -> list[Family]:
-        """Return nothing, so that registering does not read the database."""
+        """Return an empty list, so that registering this collector does not query the database."""
         return []
 
 
 class _OfHost(Collector):
-    """Exports the metrics of the driver host."""
+    """Exports the metrics of the driver host, and the version of the service."""
 
     def __init__(self, figures: Callable[[], Mapping[str, Any] | None]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Family]:
-        """Return the metrics of the host, or only the fact that there is none."""
+        """Yield the metrics of the driver host. If there is no host, yield only the version and ``tuner_driver_up 0``."""
         info = GaugeMetricFamily("tuner_info", "The version of the service.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
         found = self._figures()
-        yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers.", value=found is not None)
+        yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers, else 0.", value=found is not None)
         if found is None:
             return
         for name, about, value in (
-            ("tuner_driver_experiments", "Experiments that the host drives now.", found["experiments"]),
-            ("tuner_running_groups", "Worker groups that train.", found["groups"].get("running", 0)),
+            ("tuner_driver_experiments", "Experiments that the driver host drives now.", found["experiments"]),
+            ("tuner_running_groups", "Worker groups that are running a trial.", found["groups"].get("running", 0)),
             (
                 "tuner_waiting_groups",
                 "Worker groups that are waiting for resources or starting.",
                 found["groups"].get("waiting", 0),
             ),
             ("tuner_idle_groups", "Warm worker groups that wait for a trial.", found["groups"].get("idle", 0)),
-            ("tuner_writer_queue", "Writes that are waiting for the host's writer thread.", found["writer_queue"]),
+            ("tuner_writer_queue", "Database writes that wait for the host's writer thread.", found["writer_queue"]),
         ):
             yield GaugeMetricFamily(name, about, value=value)
         yield CounterMetricFamily(
-            "tuner_gpu_seconds", "GPU seconds of training since the host started.", found["gpu_seconds"]
+            "tuner_gpu_seconds", "GPU seconds of training since the driver host started.", found["gpu_seconds"]
         )
         yield CounterMetricFamily(
-            "tuner_rank_seconds", "Seconds of training, summed over ranks.", found["rank_seconds"]
+            "tuner_rank_seconds",
+            "Seconds of training since the driver host started, summed over ranks.",
+            found["rank_seconds"],
         )
         for name, key, about in (
-            ("tuner_report_seconds", "reports", "Seconds from the arrival of reports at the host to their commit."),
+            (
+                "tuner_report_seconds",
+                "reports",
+                "Seconds from the arrival of a report at the driver host to its commit.",
+            ),
             (
                 "tuner_verdict_seconds",
                 "verdicts",
-                "Seconds from arrival to commit of reports at which ranks wait for a verdict.",
+                "Seconds from the arrival of a report to its commit, for reports at which ranks wait for a verdict.",
             ),
-            ("tuner_commit_seconds", "writes", "Seconds of one write of the host to the database."),
+            ("tuner_commit_seconds", "writes", "Seconds that the driver host takes for one write to the database."),
         ):
             yield _histogram(name, about, found[key])
 
     def describe(self) -> list[Family]:
-        """Return nothing, so that registering does not call the host."""
+        """Return an empty list, so that registering this collector does not ask for the driver host's metrics."""
         return []
 
 

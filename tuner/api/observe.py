@@ -21,25 +21,28 @@ from tuner.store import watched_commits
 log = logging.getLogger("tuner.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""The pattern that an id from a client or a proxy must match to be used, because it is written to the log."""
+"""The pattern that a request id from a client or a proxy must match; other ids are ignored, as ids are written to the log."""
 
 PAGE = "page"
-"""The label of requests outside the API: the web page, its files, wrong addresses."""
+"""The route that metrics show for requests outside the API: the web UI, its files, and wrong paths."""
 
 QUIET = frozenset({"/healthz", "/readyz", "/metrics", PAGE})
 """Routes that are logged only at the level DEBUG, because probes call them all the time."""
 
 Route = tuple[re.Pattern[str], str]
-"""The pattern of a route's path, and its template."""
+"""The regular expression and the template of a route's path."""
 
 
 def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextManager[Any]:
-    """Return the span of a request. Routes that probes and browsers call all the time get no span."""
+    """Return a context manager that opens the span of a request. Requests to the routes in `QUIET` get no span."""
     return nullcontext() if route in QUIET else tracing.span(name, carrier)
 
 
 class Observe:
-    """The outermost ASGI middleware: gives a request its id, logs and counts the answer, and completes `Location`."""
+    """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
+
+    It also adds the service's path prefix to the header Location of responses.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
         self._app = app
@@ -54,12 +57,12 @@ class Observe:
         if self._root_path:
             scope["root_path"] = (
                 self._root_path
-            )  # makes routes work with and without the prefix, because not all proxies strip it
+            )  # so that routes match with and without the prefix, because not all proxies strip it
         sent = Headers(scope=scope).get("x-request-id", "")
         name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
         route, ids = self._route(path_of(scope))
         begun, status = time.perf_counter(), 500
-        scope.setdefault("state", {})  # shared with inner middleware, which stores the caller in it
+        scope.setdefault("state", {})  # inner middleware puts the sender's identity into this dict
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -84,7 +87,7 @@ class Observe:
                 self._write(scope, route, status, took)
 
     def _route(self, path: str) -> tuple[str, dict[str, str]]:
-        """Return the route template of a path, and the ids of the experiment and the trial in the path."""
+        """Return the template of the route with this path, and the ids of the experiment and the trial in the path."""
         for pattern, template in self._routes:
             if (found := pattern.fullmatch(path)) is not None:
                 ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}

@@ -1,8 +1,9 @@
 """Sign in with an OpenID Connect provider, such as Keycloak, Okta, Entra ID, Google or GitLab.
 
-The authorization code flow of OpenID Connect Core 1.0, section 3.1, with PKCE (RFC 7636), state and nonce. Authlib makes the
-requests, and joserfc verifies the ID token. At the start of a sign-in, the browser gets a cookie with its state, nonce
-and code verifier, so that several services need no shared state. The groups in the ID token determine the role.
+This is the authorization code flow of OpenID Connect Core 1.0, section 3.1, with PKCE (RFC 7636), state and nonce. Authlib
+builds the requests, and joserfc verifies the ID token. When somebody starts to sign in, the browser gets a cookie with the
+state, the nonce and the code verifier, so that the sign-in can be finished by another service with the same database. The
+groups in the ID token determine the person's role.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from tuner.store.access import Role
 
 SCOPES = "openid profile email"
 SESSION_S = 12 * 3600.0
-"""Seconds that a browser stays signed in. After that it goes to the provider again, so that changed groups take effect."""
+"""Seconds that a person stays signed in. Then the provider is asked again, so that changed groups take effect."""
 
 PENDING_S = 600
-"""Seconds that a person has to sign in at the provider."""
+"""Seconds within which a person must finish signing in at the provider."""
 
 KNOWN_S = 3600.0
-"""Seconds for which the addresses and keys of the provider are cached."""
+"""Seconds for which the provider's metadata and keys are cached."""
 
 LEEWAY_S = 60
 """Seconds by which the clocks of the service and the provider may differ."""
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
-"""The accepted signature algorithms, all with public keys. `none` and HMAC with the client's secret are refused."""
+"""The accepted signature algorithms, all with public keys. The algorithm `none` and HMAC with the client secret are refused."""
 
 TIMEOUT_S = 10.0
 
@@ -57,12 +58,12 @@ class ProviderSilent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The data that a browser keeps while its user is at the provider."""
+    """The data that the browser keeps in a cookie while the person signs in at the provider."""
 
     state: str
     nonce: str
     verifier: str
-    path: str  # where to go afterwards
+    path: str  # the path of the web UI to show after signing in
 
     def packed(self) -> str:
         return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
@@ -76,7 +77,7 @@ class Pending:
 
 
 class Provider:
-    """The provider that the settings name."""
+    """The OpenID Connect provider that the settings name."""
 
     def __init__(self, settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> None:
         assert settings.oidc_issuer is not None
@@ -88,7 +89,7 @@ class Provider:
         self._keys: tuple[float, KeySet] | None = None
 
     async def begin(self, redirect_uri: str, path: str) -> tuple[str, Pending]:
-        """Return the URL of the provider to which the browser is redirected, and the data that the browser has to keep."""
+        """Return the provider's URL to which to redirect the browser, and the data that the browser has to keep meanwhile."""
         metadata = await self._known()
         pending = Pending(
             state=secrets.token_urlsafe(32),
@@ -127,7 +128,7 @@ class Provider:
         return Identity(name, Role.named(rule.role), expires_at=time.time() + SESSION_S, project=rule.project)
 
     async def _exchange(self, url: str, redirect_uri: str, code: str, verifier: str) -> dict[str, Any]:
-        """Exchange the code at the provider. Return its answer, which contains the ID token."""
+        """Exchange the code at the provider's token endpoint, and return the provider's answer with the ID token."""
         body: str = prepare_token_request(
             "authorization_code",
             redirect_uri=redirect_uri,
@@ -156,7 +157,7 @@ class Provider:
         return [str(one) for one in found] if isinstance(found, Sequence) else []
 
     async def _verified(self, token: object, nonce: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Check the signature, issuer, audience, times and nonce of an ID token, and return its claims."""
+        """Return the claims of an ID token. Raise SignInRefused if its signature, issuer, audience, times or nonce is wrong."""
         if not isinstance(token, str):
             raise SignInRefused("the provider sent no ID token")
         offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
@@ -173,7 +174,7 @@ class Provider:
         try:
             try:
                 claims = jwt.decode(token, await self._key_set(metadata), algorithms=algorithms).claims
-            except (JoseError, ValueError):  # the provider may have a new key
+            except (JoseError, ValueError):  # the provider may sign with a new key
                 claims = jwt.decode(token, await self._key_set(metadata, anew=True), algorithms=algorithms).claims
             expected.validate(claims)
         except (JoseError, ValueError) as error:
@@ -187,7 +188,7 @@ class Provider:
             found = await self._get(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
             if found.get("issuer") != self.issuer:
                 raise ProviderSilent(
-                    f"{self.issuer} calls itself {found.get('issuer')!r}: TUNER_OIDC_ISSUER must be equal"
+                    f"{self.issuer} calls itself {found.get('issuer')!r}: set TUNER_OIDC_ISSUER to exactly this name"
                 )
             missing = [name for name in ("authorization_endpoint", "token_endpoint", "jwks_uri") if name not in found]
             if missing:
@@ -212,5 +213,5 @@ class Provider:
 
 
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:
-    """Return the first rule with a group that the person belongs to. Everybody belongs to the group ``*``."""
+    """Return the first rule for a group that the person belongs to, or None. Everybody belongs to the group ``*``."""
     return next((rule for rule in rules if rule.group == "*" or rule.group in groups), None)

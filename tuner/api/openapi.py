@@ -1,7 +1,7 @@
-"""The OpenAPI document.
+"""Build the OpenAPI document of the API.
 
-FastAPI generates it from the routes. This module adds the body of `POST /experiments` (the spec with its schedulers and
-searchers), and the responses that every route may give.
+FastAPI generates the document from the routes. This module adds the request bodies, such as the spec with its schedulers and
+searchers, the responses that every route may give, and examples.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/experiments/{experiment}/assignments/{lease}/complete"): (Completion, False),
     ("post", "/experiments/{experiment}/assignments/{lease}/fail"): (AgentFailure, True),
 }
-"""Bodies that routes check themselves, and whether the body is required."""
+"""(method, path) of routes that parse the request body themselves -> (model of the body, whether a body is required)."""
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "SignIn": {"token": "tnr_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"},
@@ -102,10 +102,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "Completion": {"metrics": {"loss": 0.12}},
     "AgentFailure": {"message": "CUDA out of memory", "kind": "system", "cause": "oom"},
 }
-"""An example of each body of `BODIES`."""
+"""An example of each request body in `BODIES`, by the name of its schema."""
 
 RECORDED = Path(__file__).with_name("examples.json")
-"""Example answers of each schema, recorded by ``python -m tests.api.record_examples``."""
+"""The file with an example answer for each schema, written by ``python -m tests.api.record_examples``."""
 
 STREAMS: dict[str, str] = {
     "experiments_events": 'id: 14\nevent: decision\ndata: {"seq": 14, "time": "2026-01-31T12:00:03.191613Z", "kind": "stop", '
@@ -116,19 +116,19 @@ STREAMS: dict[str, str] = {
     "trials_log_text": "[rank 0] epoch 1 loss 2.300\n[rank 0] epoch 2 loss 1.150\n",
     "health_metrics": '# TYPE tuner_experiments gauge\ntuner_experiments{project="default",state="running"} 2.0\n',
 }
-"""Examples of answers that are not JSON, by the id of the operation."""
+"""Examples of answers that are not JSON, by the OpenAPI id of the operation."""
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
-    "403": "a page of another origin sent the request, or the token's role does not allow it",
+    "403": "the request comes from a web page of another origin, or the token's role does not allow the request",
     "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
-    "415": "the body has another media type, or is not UTF-8",
+    "415": "the body does not have the media type of this route, or is not UTF-8",
 }
 NOT_MODIFIED = "the client already has this answer: its ETag was in If-None-Match"
 
 
 def describe(app: FastAPI) -> None:
-    """Make `app.openapi` return this document. It is generated once."""
+    """Make `app.openapi` return the OpenAPI document with these additions. It is generated at the first call."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -144,7 +144,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _add_spec(document: dict[str, Any]) -> None:
-    # Responses have the same sections, but every field is required in them, so their schemas need other names.
+    # The sections of a spec also occur in responses, where every field is required. So the request schemas get the suffix "Spec".
     schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}Spec")
     schemas = document["components"]["schemas"]
     schemas.update({f"{name}Spec": section for name, section in schema.pop("$defs", {}).items()})
@@ -175,17 +175,17 @@ def _add_spec(document: dict[str, Any]) -> None:
             "type": "apiKey",
             "in": "cookie",
             "name": f"{COOKIE}_8000",
-            "description": "the cookie's name ends with the port",
+            "description": "the name of the cookie ends with the port of the service",
         },
     }
     document["security"] = [{}, {"token": []}, {"session": []}]
 
 
 def _part(package: Any, what: str) -> dict[str, Any]:
-    """Return the schema of schedulers or searchers, with the options of each type from the signature of its class."""
+    """Return the schema of the spec's scheduler or searcher, with the options that each class in the registry takes."""
     names = {"type": "string", "enum": ["auto", *package.REGISTRY], "title": "name"}
     kinds = [
-        {**names, "description": f"the name of a {what}, which gets its default options"},
+        {**names, "description": f"the name of a {what}, to use it with its default options"},
         {"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})},
     ]
     for kind, (module, name) in package.REGISTRY.items():
@@ -206,7 +206,7 @@ def _options(kind: str, parameters: Mapping[str, inspect.Parameter]) -> dict[str
 
 
 def _schema(annotation: Any) -> dict[str, Any]:
-    """Return the schema of a plain type. For other types, such as functions, the schema allows anything."""
+    """Return the JSON schema of a type. For types that JSON cannot represent, such as functions, it allows any value."""
     try:
         return dict(TypeAdapter(annotation).json_schema())
     except PydanticUserError:
@@ -222,12 +222,12 @@ def _parameter() -> dict[str, Any]:
         }
         made = {"type": "object", "properties": properties, "required": ["type", *needed]}
         kinds.append({"title": kind, **made, "additionalProperties": False})
-    rest = {"title": "constant", "description": "a constant, or an object or a list of parameters"}
+    rest = {"title": "constant", "description": "a constant, or an object or list that contains parameters"}
     return {"title": "Parameter", "description": "the domain of a parameter", "anyOf": [*kinds, rest]}
 
 
 def _add_answers(document: dict[str, Any]) -> None:
-    """Add the responses that guards and ETags give on every route."""
+    """Add the responses that do not depend on the route: those of authentication, of `Guard`, and 304 for a known ETag."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
         needs_token = address.startswith("/api/") and address != SESSION
@@ -264,7 +264,7 @@ def _add_examples(document: dict[str, Any]) -> None:
 
 
 def _as_problems(document: dict[str, Any]) -> None:
-    """Give errors their own media type, and remove FastAPI's error schema, which is not used."""
+    """Declare the media type of error responses as application/problem+json, and remove FastAPI's unused error schemas."""
     for path in document["paths"].values():
         for operation in path.values():
             for status, response in operation.get("responses", {}).items():
@@ -275,7 +275,7 @@ def _as_problems(document: dict[str, Any]) -> None:
                         "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
                     }
                 elif status >= "400" and any(ref.endswith("/Problem") for ref in schemas.values()):
-                    # FastAPI gives error responses the media type of the route's normal response, which may be an event stream.
+                    # FastAPI assumes that an error response has the media type of the route's normal response.
                     response["content"] = {"application/problem+json": next(iter(content.values()))}
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)

@@ -1,8 +1,8 @@
-"""Requests to URLs that users have set. Such requests must not reach the service's internal network.
+"""Send requests to URLs that users have set. Such requests must not reach the service's internal network.
 
-A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So a change of
-the name's address after the check has no effect. Redirects are not followed, and proxies from the environment are not
-used.
+A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So the check cannot
+be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies that the environment names
+are not used.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Unreachable(Exception):
-    """The request could not be made, or got no response."""
+    """The request could not be sent, or got no response in time."""
 
 
 def check_url(url: str, *, private: bool) -> None:
-    """Raise SpecError unless a request may be sent to this URL. Names are looked up only when a request is made.
+    """Raise SpecError unless a request may be sent to this URL.
+
+    Only IP addresses are checked here. Host names are resolved and checked when a request is sent.
 
     private: allow private and loopback addresses.
     """
@@ -43,7 +45,9 @@ def check_url(url: str, *, private: bool) -> None:
     if parts.scheme not in ("http", "https") or not host:
         raise SpecError("expected a URL such as https://example.com/hook", "/url")
     if parts.username is not None or parts.password is not None:
-        raise SpecError("a URL with a user or a password is not allowed; check the signature instead", "/url")
+        raise SpecError(
+            "a URL with a user or a password is not allowed; let the receiver check the signature instead", "/url"
+        )
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -53,7 +57,7 @@ def check_url(url: str, *, private: bool) -> None:
 
 
 def is_public(address: str) -> bool:
-    """Return whether this is a public address. IPv4 addresses embedded in IPv6 addresses are checked too."""
+    """Return whether this is a public IP address. For an IPv6 address, embedded IPv4 addresses must be public as well."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
@@ -67,20 +71,23 @@ def is_public(address: str) -> bool:
 
 
 class Outgoing:
-    """Sends requests in one event loop. private: allow private and loopback addresses."""
+    """Sends requests to URLs that users have set. Use it in one event loop only.
+
+    private: allow private and loopback addresses.
+    """
 
     def __init__(self, *, private: bool = False) -> None:
         self._network = _Network(private)
         self._pool = httpcore.AsyncConnectionPool(
-            max_keepalive_connections=0,  # so that each request resolves and checks the address again
+            max_keepalive_connections=0,  # so that the host name is resolved and checked for each request
             network_backend=self._network,
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send a POST request and return the HTTP status of the response. The response's body is not read.
+        """Send a POST request, and return the HTTP status of the response without reading its body.
 
         Raises:
-            Unreachable: the address is not allowed, or there was no response in time.
+            Unreachable: an address of the host is not allowed, or there was no response in time.
         """
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -98,12 +105,12 @@ class Outgoing:
 
 
 class _Network(httpcore.AsyncNetworkBackend):
-    """Opens connections only to checked addresses."""
+    """Opens connections, but only to addresses that are allowed."""
 
     def __init__(self, private: bool) -> None:
         self._private = private
         self._inner = httpcore.AnyIOBackend()
-        # Names are resolved in separate threads, so that a slow name server does not block the routes.
+        # Host names are resolved in threads of their own, so that a slow name server does not block the routes.
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="names")
 
     async def connect_tcp(
@@ -123,7 +130,7 @@ class _Network(httpcore.AsyncNetworkBackend):
         raise error
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host. Raise Unreachable if one of them is not allowed."""
+        """Return the IP addresses of a host. Raise Unreachable if a request may not be sent to one of them."""
         found = await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )

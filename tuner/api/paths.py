@@ -1,4 +1,4 @@
-"""The path of a request, as the routes see it, and a suggestion for a wrong one."""
+"""Get the path of a request without the service's prefix, and suggest the path that was meant by a wrong one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PREFIX = "/api/v1"
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path without the prefix under which the app is mounted or served. Routes are looked up by this path."""
+    """Return the path of a request, as in the routes: without the prefix under which the app is mounted or served."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def meant_path(path: str, templates: Iterable[str]) -> str | None:
-    """Return the path of the route that was most likely meant, or None if no path is similar.
+    """Return the path that was most likely meant, or None if no route has a similar path.
 
-    It finds paths with one misspelt part, and paths without the prefix of the API.
+    A path is recognised if one of its segments is misspelt, or if the prefix of the API is missing.
     """
     known = [template.split("/") for template in templates]
     for candidate in (path, f"{PREFIX}{path}"):

@@ -1,4 +1,4 @@
-"""Turn errors into problem+json (RFC 9457), with pointers to the wrong fields."""
+"""Turn exceptions into responses in problem+json (RFC 9457), with JSON pointers to the wrong fields."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def problem_response(
 
 
 def _text(value: str) -> str:
-    """Escape unpaired surrogates. JSON may contain them, and messages quote the request."""
+    """Return the text with unpaired surrogates escaped. A request may contain them, and messages quote the request."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
@@ -82,7 +82,11 @@ def _ours(_: Request, error: Exception) -> Response:
 
 
 def _database_away(error: Exception) -> Response:
-    """Return a 503. It has a Retry-After header only if nothing was written, because only then is a repetition always safe."""
+    """Return the 503 response for a database that does not answer.
+
+    The response has a Retry-After header only if nothing can have been written, since only then is it safe to repeat the
+    request.
+    """
     detail = f"the database does not answer at the moment: {error}"
     if may_have_written():
         return problem_response(503, f"{detail}; the request may have been carried out nevertheless")
@@ -121,7 +125,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> str:
-    """Return the methods of the routes with this path, or "" if only the page has this path."""
+    """Return the methods that the API supports at this path, for the header Allow; "" if the API has no such path."""
     found: set[str] = set()
     for pattern, _, methods in request.app.state.routes:
         if pattern.fullmatch(path_of(request.scope)):

@@ -1,9 +1,9 @@
-"""The boundary between projects: limit a project's tokens to that project.
+"""Make sure that a token that is limited to a project gives access to this project only.
 
-There are two checks. The store that a route uses (`Context.store`) shows only the token's project. And before a route
-is called, the ids in its path are looked up in that store, so that an id of another project is not found. Limited
-tokens may call a route only if its path has such an id or `FILTERED` lists the route, so that a new route shows nothing
-by mistake.
+There are two checks. The store that a route uses (`Context.store`) shows only the token's project. And before a route is
+called, the ids in the request's path are looked up in that store, so that an id of another project is not found. A limited
+token may call a route only if the path contains such an id or is listed in `FILTERED`, so that a route that is added later
+does not show other projects by mistake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.store import Store
 
 FILTERED = frozenset(
     {
-        "/bundles/{sha256}",  # a caller that knows the SHA-256 has the content already
+        "/bundles/{sha256}",  # whoever knows the SHA-256 already has the content
         "/experiments",
         "/experiments/dry-run",
         "/session",
@@ -31,25 +31,30 @@ FILTERED = frozenset(
         "/webhooks",
     }
 )
-"""Paths of routes that use only data of the limited store. `tests/api/test_projects.py` tests each of them."""
+"""Paths of routes that take all their data from `Context.store`, so that limited tokens may call them.
+
+`tests/api/test_projects.py` tests each of these routes.
+"""
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
-    "lease": lambda store, found: None,  # the driver finds a lease only under the lease's experiment
+    "lease": lambda store, found: (
+        None
+    ),  # not looked up, because the driver finds a lease only together with its experiment
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
     "webhook_id": lambda store, found: store.webhooks.get(found),
 }
-"""Functions that look up an id, by the name of the path parameter. Each may raise NotFound."""
+"""Name of a path parameter -> function that looks up its value in a store, and raises NotFound if there is no such object."""
 
 
 async def within_project(request: Request, here: Here) -> None:
-    """Refuse a call that a token limited to one project may not make.
+    """Refuse a request if its token is limited to a project and the request concerns other projects.
 
     Raises:
         NotFound: an id in the path does not exist, or belongs to another project.
-        HTTPException: the route is not open to tokens of one project.
+        HTTPException: tokens that are limited to a project may not call the route.
     """
     if here.project is None:
         return

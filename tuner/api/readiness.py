@@ -11,14 +11,17 @@ from tuner.errors import StoreError
 from tuner.store import Store
 
 PATIENCE_S = 3.0
-"""Seconds that a readiness check waits for the database."""
+"""Seconds after which a readiness check stops waiting for the database."""
 
 AGAIN_S = 1.0
-"""Seconds for which a successful write is not repeated, so that probes cause little load."""
+"""Seconds after a successful test write before the next one, so that probes cause little load."""
 
 
 class Readiness:
-    """Checks the database in a separate thread. Only one check runs at a time, even if it is slow and there are many callers."""
+    """Checks whether the service is ready, and queries the database in a separate thread for this.
+
+    Callers share a query that is still running, so that a slow database gets only one query at a time.
+    """
 
     def __init__(self, store: Store, problem: Callable[[], str | None]) -> None:
         self._store, self._problem = store, problem
@@ -28,7 +31,7 @@ class Readiness:
         self._wrote_at = float("-inf")
 
     async def problems(self) -> list[str]:
-        """Return the problems that keep the service from working; an empty list if it is ready."""
+        """Return the problems that keep the service from running experiments, or an empty list if it is ready."""
         found = [await self._database(), self._problem()]
         return [problem for problem in found if problem is not None]
 
@@ -48,7 +51,7 @@ class Readiness:
 
     def _look(self) -> str | None:
         problem = self._try()
-        # A connection that broke in an earlier outage fails once when it is used again, so try a new one.
+        # The first attempt fails if an earlier outage broke the connection. The second one uses a new connection.
         return self._try() if problem is not None else None
 
     def _try(self) -> str | None:

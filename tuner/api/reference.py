@@ -28,7 +28,7 @@ def document() -> dict[str, Any]:
 
 
 def text(openapi: Mapping[str, Any]) -> str:
-    """Return the reference as Markdown."""
+    """Return the API reference that describes this OpenAPI document, as Markdown."""
     schemas: Mapping[str, Any] = openapi["components"]["schemas"]
     lines = [HEAD, "## Routes", "", "| route | |", "|---|---|"]
     for path, operations in openapi["paths"].items():
@@ -58,7 +58,7 @@ def _table(name: str, schema: Mapping[str, Any], *, defaults: bool) -> Iterator[
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Return a type in a few words: ``integer or null``, ``list of Trial``."""
+    """Return a short name for the type of a schema, such as ``integer or null`` or ``list of Trial``."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""Run uvicorn, and end event streams and imports before it shuts down, because uvicorn would wait for them."""
+"""Run the app in uvicorn. Before uvicorn shuts down, end event streams and imports, because it would wait for them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fastapi import FastAPI
 
 
 class Server(uvicorn.Server):
-    """Serves an app that `create_app` returned."""
+    """A uvicorn server for an app that `create_app` returned."""
 
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
-        # The app itself logs requests and decides which proxies to trust.
+        # uvicorn must not log requests or read the headers of proxies, because the app does both.
         config = uvicorn.Config(
             app,
             log_level=log_level,
@@ -35,10 +35,10 @@ class Server(uvicorn.Server):
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:
-    """Return the same socket, marked as TCP.
+    """Return a duplicate of a listening socket, with its protocol set to TCP. Return a socket that is not for IP unchanged.
 
-    asyncio sets TCP_NODELAY on a connection only if the listening socket is marked so. Without it, the body of an
-    answer on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.
+    asyncio sets TCP_NODELAY on connections only if the listening socket has this protocol. Without TCP_NODELAY, the body of
+    a response on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.
     """
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return listening

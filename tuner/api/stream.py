@@ -1,7 +1,9 @@
-"""Server-sent events. Any number of clients may follow an experiment; it is read once for all of them.
+"""Stream experiments as server-sent events.
 
-There are two forms. `Events` sends the log itself, one message per entry. `ChangedRows` sends the changed rows in the
-form of the API, one message for everything that was committed between two polls.
+Any number of clients may follow an experiment. Its news is read from the database once for all of them.
+
+A stream has one of two forms. `Events` sends the log itself, one message per entry. `ChangedRows` sends the rows that have
+changed, as the API shows them, in one message for everything that was committed between two polls.
 """
 
 from __future__ import annotations
@@ -28,36 +30,38 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Message = tuple[int, bytes]
-"""A message to clients: (event_seq of its last log entry, bytes)."""
+"""A message to clients: (event_seq of the last log entry that the message covers, bytes of the message)."""
 
 POLL_S = 0.04
 POLL_CLIENT_S = (
-    # seconds per client by which the poll interval grows, because every poll is followed by a write to each client
+    # the poll interval grows by this for each client, because every poll with news is followed by a write to each client
     0.0004
 )
-POLL_QUIET_S = 0.08  # the poll interval after QUIET_S without news, and its maximum
+POLL_QUIET_S = 0.08  # the poll interval after QUIET_S seconds without news; also the maximum of the interval
 QUIET_S = 5.0
-POLL_ENDED_S = 1.0  # nothing more is sent, but browsers would reconnect if the stream were closed
+POLL_ENDED_S = (
+    1.0  # Ended experiments have no more news, but their streams stay open, because browsers would reconnect.
+)
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500
-KEPT = 2000  # newest log entries of an experiment whose messages are kept for clients that are up to date
+KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
 
 class Added(NamedTuple):
-    """The additions to an experiment, and a callback for when they have been delivered."""
+    """The news of an experiment since the last poll."""
 
     messages: list[Message] | None
-    """The messages for clients that are up to date; None if there are too many."""
+    """The messages for clients that have received everything before them; None if the news is too much for messages."""
     delivered: Callable[[], None]
-    """Must be called after the messages were delivered. Otherwise the same entries are read again."""
+    """A function to call once the messages have been passed on. Until it is called, each poll returns the same news."""
 
 
 class Form(ABC):
-    """The form in which one experiment is streamed. Its methods read the database.
+    """Makes the messages of one experiment's stream. Each form of stream has a subclass. The methods read the database.
 
-    One thread reads for all clients; it calls `begin` and `added`. Each call of `missed` or `greeting` is for one client, in
-    a separate thread.
+    `begin` and `added` are called by the one thread that reads for all clients. `missed` and `greeting` are called for single
+    clients, each time in another thread.
     """
 
     name: str
@@ -67,29 +71,32 @@ class Form(ABC):
 
     @abstractmethod
     def begin(self, progress: Progress) -> int:
-        """Return the event_seq after which `added` begins."""
+        """Return the event_seq of the newest log entry. The first call of `added` reads the entries after it."""
 
     @abstractmethod
     def added(self, after: int, progress: Progress) -> Added:
-        """Return the messages for clients that have everything up to `after`.
+        """Return the news since the event_seq `after`, up to `progress`.
 
-        This must not change any state: if the result is lost, it is called again with the same `after`.
+        This must not change any state, because it is called again with the same `after` if the result gets lost.
         """
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
-        """Return the first message for a client that has everything up to `after`. It may end before the entry `upto`."""
+        """Return the next message for a client that lags behind, and has only the entries up to the event_seq `after`.
+
+        The message may end before the entry `upto`. In this case call `missed` again.
+        """
 
     @abstractmethod
     def greeting(self, seq: int, progress: Progress) -> bytes:
-        """Return the bytes that a client gets once it has everything up to `seq`."""
+        """Return the message that tells a new client the current state, once it has all entries up to the event_seq `seq`."""
 
 
 class Events(Form):
-    """Sends the log itself, one message per entry.
+    """Sends the log of an experiment, one message per entry.
 
-    A change of the experiment's state is sent as the event `experiment`, after the entries that led to it. It has the
-    id of the last of these entries, so that a reconnect neither repeats nor misses an entry.
+    A new state of the experiment is sent as an event named `experiment`, after the entries that led to the change. The event
+    has the id of the last of these entries, so that a client that reconnects neither repeats nor misses an entry.
     """
 
     name = "events"
@@ -127,7 +134,7 @@ class Events(Form):
 
 
 class ChangedRows(Form):
-    """Sends changes in the form of `schemas.Changes`. A client that is far behind is told to read everything again."""
+    """Sends changed rows as `schemas.Changes`. A client that lags far behind is told to read everything again."""
 
     name = "changes"
 
@@ -157,7 +164,7 @@ class ChangedRows(Form):
         return Added([(upto, self._encode(schemas.Changes.of(found, row if changed else None)))], delivered)
 
     def _reset(self, seq: int, bookmark: Bookmark) -> Added:
-        """Tell clients to read everything again."""
+        """Return a message that tells clients to read everything again."""
 
         def delivered() -> None:
             self._bookmark = bookmark
@@ -183,29 +190,32 @@ class ChangedRows(Form):
 
 
 class Channel:
-    """The stream of one experiment in one form: its position and its newest messages. Use it in the event loop only."""
+    """The stream of one experiment in one form, shared by its clients. It keeps the newest messages.
+
+    Use it in the event loop only.
+    """
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.progress: Progress | None = None
-        self.ended = False  # True: nothing more will be sent
+        self.ended = False  # True once no more messages will be sent
         self.clients = 0
-        self.changed = asyncio.Event()  # replaced by a new one each time it is set
-        self.seq = 0  # event_seq up to which messages were made
-        self.end = 0  # number of messages so far, including dropped ones
+        self.changed = asyncio.Event()  # each time it is set, a new Event takes its place
+        self.seq = 0  # the messages so far cover the log up to this event_seq
+        self.end = 0  # number of messages so far, including those that are no longer kept
         self._messages: deque[Message] = deque()
-        self._since = 0  # the kept messages cover everything after this event_seq
+        self._since = 0  # the kept messages cover the log after this event_seq
 
     def begin(self, progress: Progress, seq: int) -> None:
         self.progress, self.seq, self._since = progress, seq, seq
         self.wake()
 
     def take(self, progress: Progress, messages: list[Message] | None) -> None:
-        """Add the messages up to `progress`. None: they were not read."""
+        """Add messages that cover the log up to `progress`. If `messages` is None, there was too much news to make messages."""
         self.progress = progress
         if messages is None:
             self._messages.clear()
-            self.end += 1  # no client needs them
+            self.end += 1  # counts the missing messages, so that clients notice that they have to catch up
             self.seq = self._since = progress.last_event_seq
         else:
             self._messages.extend(messages)
@@ -220,7 +230,10 @@ class Channel:
         self.changed = asyncio.Event()
 
     def position(self, seq: int) -> int | None:
-        """Return the position of a client that has everything up to this entry; None if its next message is not kept."""
+        """Return the number of messages that a client does not need, because it knows the log up to the event_seq `seq`.
+
+        This number is the client's position. Return None if the next message that the client needs is no longer kept.
+        """
         if seq < self._since:
             return None
         newer = 0
@@ -231,7 +244,10 @@ class Channel:
         return self.end - newer
 
     def behind(self, position: int) -> tuple[int, bytes] | None:
-        """Return (event_seq of the last message, all messages from this position on), or None if they are not kept."""
+        """Return the messages that a client at this position still needs: (event_seq of the last message, all these messages).
+
+        Return None if some of these messages are no longer kept.
+        """
         count = self.end - position
         if count > len(self._messages):
             return None
@@ -240,16 +256,16 @@ class Channel:
 
 
 class _Poll(NamedTuple):
-    """The result of one poll."""
+    """The result of one poll of the database."""
 
     tell: list[Callable[[], None]]
-    """Functions that deliver the result. Call them in the event loop."""
+    """Functions that pass the news on to the channels. They must be called in the event loop."""
     failed: bool
-    """True if some channels could not be read this time."""
+    """True if the database did not answer for some channels."""
 
 
 class Tail:
-    """Reads news of the followed experiments, once for all clients. It polls only while there is a client."""
+    """Reads the news of all experiments that clients follow, once for all clients. It polls only while there are clients."""
 
     def __init__(self, store: Store, ending: threading.Event) -> None:
         self._store = store
@@ -261,7 +277,7 @@ class Tail:
 
     @contextlib.contextmanager
     def follow(self, form: Form) -> Iterator[Channel]:
-        """Yield the channel of an experiment in this form. It is kept up to date while the context is open."""
+        """Yield the channel of this experiment and form. The channel is kept up to date while the context is open."""
         if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
             self._channels.clear()
             self._wanted = asyncio.Event()
@@ -286,7 +302,7 @@ class Tail:
                 except StoreError as error:
                     if not isinstance(error, Retryable):
                         raise
-                    # the database is unreachable for a moment; clients do not have to know
+                    # the database is unreachable for a moment; the streams stay open
                     await asyncio.sleep(RETRY_S)
                     continue
                 for tell in news.tell:
@@ -316,7 +332,7 @@ class Tail:
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
     def _read(self, channels: list[Channel]) -> _Poll:
-        """Read the news of channels that are behind. A channel that cannot be read does not delay the others."""
+        """Read the news of these channels. If a channel cannot be read, go on with the other channels."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
         failed = False
@@ -361,9 +377,9 @@ def _end(channel: Channel) -> None:
 async def follow(
     tail: Tail, form: Form, after: int, ending: threading.Event, permission: Permission
 ) -> AsyncIterator[bytes]:
-    """Yield all messages after the event_seq `after`, and then new messages as they are made.
+    """Yield the messages after the event_seq `after` for one client, and then new messages as they are made.
 
-    This ends when the client disconnects, when `ending` is set, or when the client's permission ends.
+    The stream ends when the client disconnects, when `ending` is set, or when the client may no longer read.
     """
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()
@@ -406,7 +422,7 @@ async def follow(
 
 
 async def _read(read: Callable[[], T]) -> T:
-    """Call a function in a thread, and try again if the database is unreachable for a moment."""
+    """Call a function in a thread and return its result. Try again while the database is unreachable."""
     while True:
         try:
             return await asyncio.to_thread(read)
@@ -426,7 +442,7 @@ def _message(seq: int, event: str, data: str) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with null for NaN and infinities, which JSON does not have."""
+    """Return the value with None in place of NaN and infinities, which JSON does not have."""
     match value:
         case float():
             return value if math.isfinite(value) else None

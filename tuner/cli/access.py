@@ -1,4 +1,4 @@
-"""Tokens, for the terminal."""
+"""`tuner token` on the database of this home: create, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def created(settings: Settings, name: str, role: str, expires_days: float | None
 
 
 def rows(settings: Settings) -> list[Row]:
-    """Return the tokens, newest first, each with the fields of the API."""
+    """Return all tokens, newest first, as dicts with the fields that the API shows."""
     with _store(settings) as store:
         found = store.access.tokens()
     return [
@@ -45,7 +45,7 @@ def rows(settings: Settings) -> list[Row]:
 
 
 def lines(found: Sequence[Row]) -> Iterator[str]:
-    """Yield one line for each row of `rows`."""
+    """Yield a line for the terminal for each token that `rows` returned."""
     for row in found:
         ends = f"expires {_day(row['expires_at'])}" if row["expires_at"] is not None else "never expires"
         state = f"revoked {_day(row['revoked_at'])}" if row["revoked_at"] is not None else ends
@@ -58,7 +58,7 @@ def lines(found: Sequence[Row]) -> Iterator[str]:
 
 
 def revoked(settings: Settings, token_id: str) -> str:
-    """Revoke a token. Return a line with its id and name."""
+    """Revoke a token, and return a line for the terminal with its id and name."""
     with _store(settings) as store:
         record = store.access.revoke_token(token_id)
     return f"revoked {record.id} ({record.name})"

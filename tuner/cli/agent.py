@@ -37,14 +37,16 @@ def work(
     settings: Settings,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials until the experiment ends or SIGINT or SIGTERM arrives. Return the number of trials or parts that were run.
+    """Run trials until the experiment has ended, or SIGINT or SIGTERM arrives. Return how many trials or parts of trials it ran.
+
+    The arguments are those of the command `tuner agent`. `say` prints a line.
 
     Raises:
         SpecError: an argument is wrong.
         ServiceError: the service rejects this agent.
     """
     if target is not None and command is not None:
-        raise SpecError("expected a function or --command, got both", "/command")
+        raise SpecError("expected either a function or --command, got both", "/command")
     if metric_pattern is not None and command is None:
         raise SpecError("is for --command", "/metric_pattern")
     make: Callable[[str], Any] | None = None
@@ -74,7 +76,7 @@ async def _run(make: Callable[[], Agent]) -> int:
 
 
 def _script(command: str, pattern: str | None) -> Callable[[str], Script]:
-    """Return a function that makes the script of a command, given the metric that the script must report."""
+    """Return a function that takes the name of the metric to report, and returns the `Script` that runs the command."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -17,7 +17,7 @@ METRIC = "accuracy"
 
 
 def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
-    """Run a search, print the result, and with `serve_after` serve the web UI until Ctrl-C."""
+    """Run the example search, print its outcome, and return its result. With `serve_after`, serve the web UI until Ctrl-C."""
     from tuner.driver.hosts.kept import shutdown
     from tuner.examples import digits
 
@@ -30,7 +30,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
         page.start()
         console.print(f"Watch it live at [bold]{page.url}[/bold]\n", highlight=False)
     console.print(
-        f"Tuning a small network on 1,797 handwritten digits: {trials} trials of 2 DDP ranks each, ASHA.\n",
+        f"Tuning a small network on 1,797 handwritten digits with ASHA: {trials} trials of 2 DDP ranks each.\n",
         highlight=False,
     )
     begun = time.monotonic()
@@ -86,7 +86,7 @@ def say_outcome(console: Console, result: Result, max_t: int, url: str | None) -
         highlight=False,
     )
     console.print(
-        f"{done} of {full} epochs trained: {1 - done / full:.0%} saved against running every trial to the end",
+        f"{done} of {full} epochs trained: {1 - done / full:.0%} less than if every trial had run to the end",
         highlight=False,
     )
     if result.best_checkpoint is not None:

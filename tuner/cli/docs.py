@@ -1,4 +1,4 @@
-"""The documentation that comes with the package, for the terminal."""
+"""`tuner docs`: print the documentation that comes with the package."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from tuner.names import did_you_mean
 
 PACKAGE = Path(tuner.__file__).parent
 FOLDERS = (PACKAGE / "_docs", PACKAGE.parent / "docs")
-"""The folders that may have the pages: of an installed package, and of a source tree."""
+"""The folders that may contain the documentation: one in an installed package, and one in a source tree."""
 
 FAILURES = "failures"
-"""The topic that lists all causes of failures."""
+"""The topic of `tuner docs` that lists all causes of failures."""
 
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
 
 def pages() -> dict[str, Path]:
-    """Return the pages by name."""
+    """Return name -> file of each page of the documentation."""
     folder = next((folder for folder in FOLDERS if (folder / "troubleshooting.md").is_file()), None)
     return {} if folder is None else {file.stem: file for file in sorted(folder.glob("*.md"))}
 
 
 def text_about(topic: str | None) -> str:
-    """Return a page, or the section about an error or a cause of failures. Without a topic, return the names of the pages.
+    """Return the text about a topic: a page, or the section about an error or a cause of failures.
+
+    If there is no topic, return a list of all pages.
 
     Raises:
-        NotFound: there is no such page or section. The message has the nearest name.
+        NotFound: there is no such page or section. The message suggests the most similar name.
     """
     found = pages()
     if not found:
@@ -53,7 +55,7 @@ def _title(file: Path) -> str:
 
 
 def _sections(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the title and the text of each section. The text includes its subsections."""
+    """Yield the title and the text of each section of a page. The text includes the section's subsections."""
     headings = list(_HEADING.finditer(page))
     for at, heading in enumerate(headings):
         level = len(heading.group(1))

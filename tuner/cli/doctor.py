@@ -1,7 +1,7 @@
-"""`tuner doctor`: find problems of this machine that would stop a search, and say what to do about them.
+"""`tuner doctor`: find problems of this machine that would make a search fail, and say what to do about them.
 
-Each check examines one thing and yields findings. A finding that is not "ok" has advice. Checks that may hang or crash,
-such as starting Ray, run in separate processes with a time limit.
+Each check examines one part of the machine or the installation, and yields findings. If a finding is not "ok", it contains
+advice. Checks that may hang or crash, such as starting Ray, run in separate processes with a time limit.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ MIN_FILES = 4096
 MIN_FREE_BYTES = 5 * 2**30
 MIN_SHM_BYTES = 2**30
 TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
-"""Seconds that each check in a separate process may take."""
+"""Time limits in seconds for the checks of torch, of training on two ranks, and of Ray."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of one check.
 
-    level: an "error" stops searches; a "warning" may stop some or slow them down.
-    what: the finding. advice: what to do about it; empty if nothing has to be done.
+    Attributes:
+        subject: the part of the machine or the installation that was checked, such as "database".
+        level: "error": searches fail; "warning": some searches may fail or be slow; "ok": no problem.
+        what: what the check has found.
+        advice: what to do about it; empty if nothing has to be done.
     """
 
     subject: str
@@ -54,7 +57,7 @@ class Finding:
 
 
 def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
-    """Yield the findings of each check, one check after the other.
+    """Make all checks, one after the other, and yield their findings.
 
     quick: skip the checks that start processes: torch, distributed training, Ray.
     """
@@ -75,7 +78,7 @@ def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
 
 
 def check_python() -> Iterator[Finding]:
-    """Check the word size of Python; its version was checked when tuner was installed."""
+    """Check that Python is a 64-bit build. Its version has been checked by the installation of tuner."""
     version = platform.python_version()
     if sys.maxsize < 2**32:
         yield Finding(
@@ -89,15 +92,15 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check that every required package is installed in a version that fits."""
+    """Check that every required package is installed in a version that tuner supports."""
     try:
         requirements = metadata.requires(_installed_as()) or []
     except metadata.PackageNotFoundError:
         yield Finding(
             "packages",
             "warning",
-            "tuner runs from a folder and is not installed",
-            "run `pip install .` in its checkout",
+            "tuner is not installed; it runs from its source tree",
+            "run `pip install .` in the source tree",
         )
         return
     wrong = list(_unmet([Requirement(text) for text in requirements]))
@@ -111,7 +114,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _installed_as() -> str:
-    """Return the name under which this package is installed. An old installation has the former name."""
+    """Return the name under which this package is installed. Old installations have the package's former name, "tuner"."""
     return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
 
 
@@ -136,7 +139,7 @@ def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
-    """Check memory, shared memory, open files, and room on the disks."""
+    """Check the memory, the shared memory, the limit of open files, and the free space on the disks."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -147,7 +150,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
             "open files",
             "warning",
             f"a process may open only {soft} files; Ray and its workers need more on a busy machine",
-            f"run `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before, or raise nofile in "
+            f"run `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before you start tuner, or raise nofile in "
             "/etc/security/limits.conf",
         )
     shm = Path("/dev/shm")
@@ -174,13 +177,16 @@ def _room(subject: str, place: Path) -> Finding:
         return Finding(subject, "error", f"{there} is not writable", advice)
     if free < MIN_FREE_BYTES:
         return Finding(
-            subject, "warning", f"{place} has {_gb(free)} free", "make room: checkpoints and Ray's files go there"
+            subject,
+            "warning",
+            f"{place} has {_gb(free)} free",
+            "free some space: checkpoints and Ray's files are written there",
         )
     return Finding(subject, "ok", f"{place}, {_gb(free)} free")
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    """Check that the database opens and has this version's tables."""
+    """Check that the database can be opened and has the tables of this version."""
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:
@@ -189,14 +195,14 @@ def check_database(settings: Settings) -> Iterator[Finding]:
             store.migrate()
             store.check()
     except (TunerError, OSError) as error:
-        advice = "see TUNER_DATABASE_URL; for PostgreSQL check that the server runs and lets this user in"
+        advice = "check TUNER_DATABASE_URL; for PostgreSQL, check that the server runs and lets this user connect"
         yield Finding("database", "error", f"{shown}: {error}", advice)
     else:
         yield Finding("database", "ok", f"{shown}, opened in {1000 * (time.perf_counter() - begun):.0f} ms")
 
 
 def check_storage(settings: Settings) -> Iterator[Finding]:
-    """Check that a file can be written to the storage of checkpoints, read back and removed."""
+    """Check that a file can be written to the storage for checkpoints, read back and removed."""
     from tuner.trials.checkpoints.storage import place
 
     content = os.urandom(16)
@@ -211,18 +217,20 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
             f"{settings.storage}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         )
         yield Finding(
-            "storage", "error", what, "see TUNER_STORAGE; for a bucket check its name, region and credentials"
+            "storage", "error", what, "check TUNER_STORAGE; for a bucket, check its name, region and credentials"
         )
         return
     if read != content:
-        yield Finding("storage", "error", f"{settings.storage} did not return what was written", "use another place")
+        yield Finding(
+            "storage", "error", f"{settings.storage} did not return what was written to it", "use another storage"
+        )
     else:
         took = 1000 * (time.perf_counter() - begun)
         yield Finding("storage", "ok", f"{settings.storage}, a file written, read and removed in {took:.0f} ms")
 
 
 def check_port(settings: Settings) -> Iterator[Finding]:
-    """Check that `tuner serve` could bind its address, or that a tuner service runs there already."""
+    """Check that `tuner serve` can listen on its address, or that a tuner service already does."""
     where = f"{settings.host}:{settings.port}"
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -233,7 +241,9 @@ def check_port(settings: Settings) -> Iterator[Finding]:
         if _serves(settings):
             yield Finding("port", "ok", f"a tuner service runs at {where}")
         else:
-            advice = "end the program that uses it, or pass --port (TUNER_PORT) to `tuner serve`"
+            advice = (
+                "end the program that uses the port, or choose another one for `tuner serve` with --port or TUNER_PORT"
+            )
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
     else:
         yield Finding("port", "ok", f"{where} is free")
@@ -269,7 +279,7 @@ def check_torch() -> Iterator[Finding]:
     version, cuda, names, nccl = json.loads(told)
     seen = _gpus()
     if seen and not names:
-        what = f"the driver sees {len(seen)} GPUs, torch {version} sees none"
+        what = f"NVIDIA's driver sees {len(seen)} GPUs, but torch {version} sees none"
         build = "it is a CPU build" if cuda is None else f"it is built for CUDA {cuda}"
         yield Finding(
             "torch",
@@ -280,7 +290,10 @@ def check_torch() -> Iterator[Finding]:
     elif len(names) < len(seen):
         hidden = f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
         yield Finding(
-            "torch", "warning", f"torch sees {len(names)} of {len(seen)} GPUs; {hidden}", "unset it to use all of them"
+            "torch",
+            "warning",
+            f"torch sees {len(names)} of {len(seen)} GPUs; {hidden}",
+            "unset CUDA_VISIBLE_DEVICES to use all GPUs",
         )
     elif names and nccl is None:
         yield Finding("torch", "error", f"torch {version} has no NCCL", "install an official build of torch")
@@ -290,7 +303,7 @@ def check_torch() -> Iterator[Finding]:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs that NVIDIA's driver finds."""
+    """Return a line of `nvidia-smi -L` for each GPU that NVIDIA's driver finds."""
     if shutil.which("nvidia-smi") is None:
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
@@ -318,7 +331,7 @@ if __name__ == "__main__":
 
 
 def check_ddp() -> Iterator[Finding]:
-    """Check that two ranks on this machine find each other and reduce a tensor."""
+    """Check that two ranks on this machine can connect to each other and all-reduce a tensor."""
     begun = time.perf_counter()
     told = _apart(_DDP, DDP_S)
     if isinstance(told, Finding):
@@ -329,7 +342,9 @@ def check_ddp() -> Iterator[Finding]:
     else:
         took = time.perf_counter() - begun
         yield Finding(
-            "distributed training", "ok", f"two ranks reduced a tensor over gloo, {took:.1f} s with their start"
+            "distributed training",
+            "ok",
+            f"two ranks all-reduced a tensor over gloo in {took:.1f} s, including their start",
         )
 
 
@@ -348,7 +363,7 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
     """Check that the configured Ray cluster can be reached. If none is configured, check that Ray starts on this machine."""
     address = settings.ray_address or ""
     if (trouble := _unreachable(address)) is not None:
-        advice = "check the address (RAY_ADDRESS), that the cluster runs (`ray status` on its head), and firewalls"
+        advice = "check the address in RAY_ADDRESS, run `ray status` on the head of the cluster, and check firewalls"
         yield Finding("ray", "error", f"the cluster at {address} cannot be reached: {trouble}", advice)
         return
     begun = time.perf_counter()
@@ -358,11 +373,11 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
             "ray",
             "error",
             told.what.removeprefix("tuner.errors.ClusterUnreachable: "),
-            "see above; `ray status` and Ray's logs say more",
+            "see `ray status` and Ray's logs",
         )
         return
     cpus, gpus, nodes, version = told.split()
-    where = f"the cluster at {settings.ray_address}" if settings.ray_address else "a private one"
+    where = f"the cluster at {settings.ray_address}" if settings.ray_address else "a private cluster"
     took = f"{time.perf_counter() - begun:.1f} s"
     yield Finding(
         "ray", "ok", f"Ray {version}, {where}, {took} to start or reach: {nodes} nodes, {cpus} CPUs, {gpus} GPUs"
@@ -370,7 +385,10 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _unreachable(address: str) -> str | None:
-    """Return why nothing answers at an address with a port; None if something does. Ray itself needs minutes to notice."""
+    """Return why nothing answers at an address with a port, or None if something does.
+
+    This fails within seconds, whereas Ray itself tries for minutes.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -382,9 +400,11 @@ def _unreachable(address: str) -> str | None:
 
 
 def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
-    """Run code in a separate Python process. Return the last line that it printed, or a Finding if it failed."""
+    """Run Python code in a separate process. Return the last line that it printed, or a Finding if it failed."""
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "check.py"  # a file, because processes that are spawned import it again
+        script = (
+            Path(folder) / "check.py"
+        )  # The code must be in a file, because processes that it spawns import the file again.
         script.write_text(code)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -413,7 +433,7 @@ MARK: dict[Level, str] = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR
 
 
 def report(findings: Iterator[Finding], say: Callable[[str], None], as_json: bool = False) -> bool:
-    """Print each finding as it comes. Return True if none is an error."""
+    """Print each finding as soon as it is available. Return True if none of them is an error."""
     fine = True
     for found in findings:
         fine = fine and found.level != "error"

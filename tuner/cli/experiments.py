@@ -1,4 +1,8 @@
-"""`tuner submit`, `fork`, `ls`, `show`, `best` and `export`, on a service if an address is set, else on this home's database."""
+"""`tuner submit`, `fork`, `change`, `ls`, `show`, `best` and `export`, and verbs on a service.
+
+The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
+service, by default the one on this machine.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
 PATIENCE_S = 5.0
-"""Seconds for which a command tries to reach a service."""
+"""Seconds after which a command stops trying to reach the service."""
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
-    """Create the experiment of a YAML or JSON file on a service, and return its id.
+    """Create an experiment on a service from a YAML or JSON file with its spec, and return the experiment's id.
 
-    code: a folder of Python code to upload first, which the ranks can import.
+    code: a folder of Python code to upload first, so that the ranks can import it.
     """
     spec = dict(_spec(file))
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
@@ -41,14 +45,14 @@ def submit(settings: Settings, file: Path, key: str | None, code: Path | None = 
 
 
 def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: bool, key: str | None) -> str:
-    """Create an experiment from the spec of another one on a service, and return its id."""
+    """Create an experiment on a service from the spec of an existing one, with changes, and return the new experiment's id."""
     patch = _patch(changes)
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
         return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
 
 
 def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
-    """Change an experiment of a service or of this home. Return a line with its new revisions."""
+    """Change an experiment of a service or of this home. Return a line for the terminal with its new revisions."""
     patch = _patch(changes)
     if settings.address is None:
         with Store.open(settings.database_url) as store:
@@ -63,7 +67,7 @@ def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
 
 
 def _patch(changes: Sequence[str]) -> dict[str, Any]:
-    """Return a merge patch made from lines such as ``space.lr.upper=0.5``. A value that is not JSON is a string."""
+    """Return the merge patch that changes such as ``space.lr.upper=0.5`` describe. Values that are not JSON become strings."""
     patch: dict[str, Any] = {}
     for change in changes:
         path, given, text = change.partition("=")
@@ -74,7 +78,7 @@ def _patch(changes: Sequence[str]) -> dict[str, Any]:
         for section in sections:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
-                raise SpecError(f"--set {change} changes a part of a field that another --set replaces")
+                raise SpecError(f"--set {change} changes a part of a field, and another --set replaces the whole field")
         try:
             place[name] = json.loads(text, parse_constant=_refuse)
         except ValueError:
@@ -87,7 +91,7 @@ def _refuse(constant: str) -> None:
 
 
 def rows(settings: Settings, limit: int) -> list[Row]:
-    """Return the newest experiments, as rows for `--json`."""
+    """Return the newest experiments of the service or of this home, as dicts that `tuner ls --json` prints."""
     if settings.address is None:
         found = experiments()[:limit]
         return [
@@ -124,7 +128,7 @@ def rows(settings: Settings, limit: int) -> list[Row]:
 
 
 def table(found: list[Row]) -> Iterator[str]:
-    """Yield a line for each row of `rows`."""
+    """Yield a line for the terminal for each experiment that `rows` returned."""
     for row in found:
         best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
         yield (
@@ -142,7 +146,7 @@ def result(settings: Settings, experiment: str) -> Result:
 
 
 def best(found: Result) -> Row | None:
-    """Return the best trial of a result; None if there is none."""
+    """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
     if found.best_trial is None:
         return None
     return {
@@ -155,7 +159,7 @@ def best(found: Result) -> Row | None:
 
 
 def shown(found: Result) -> Row:
-    """Return what `tuner show --json` prints."""
+    """Return a result as the dict that `tuner show --json` prints."""
     trials = [
         {
             "number": trial.number,
@@ -172,7 +176,7 @@ def shown(found: Result) -> Row:
 
 
 def lines(row: Row) -> Iterator[str]:
-    """Yield the lines of `tuner show` without `--json`."""
+    """Yield the lines that `tuner show` prints without `--json`. `row` is what `shown` returned."""
     yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
     if row["error"]:
         yield f"error: {row['error']}"
@@ -185,10 +189,12 @@ def lines(row: Row) -> Iterator[str]:
 
 
 def export(found: Result, file: Path, form: str | None, history: bool) -> None:
-    """Write a row for each trial or report to a file. form: the format; None: by the file's ending.
+    """Write a result to a file, with a row for each trial, or for each report if `history` is True.
+
+    form: the format. None: the file's ending determines the format.
 
     Raises:
-        SpecError: There is no such format.
+        SpecError: there is no such format.
     """
     form = form or file.suffix.removeprefix(".")
     frame: pd.DataFrame = found.dataframe(history)
@@ -205,7 +211,7 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
 
 @contextmanager
 def connected(settings: Settings, address: str) -> Iterator[Client]:
-    """Connect to a service for one command."""
+    """Yield a client that is connected to the service, and close it afterwards."""
     from tuner.client.synchronous import connect  # loads httpx and the models of the API
 
     with connect(address, token=settings.token, patience_s=PATIENCE_S) as client:
@@ -213,7 +219,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
 
 
 def ask(settings: Settings, verb: str, name: str) -> str:
-    """Call a verb of an experiment or trial on a service. Return a line for the terminal."""
+    """Send a verb such as "pause" to an experiment or trial of a service. Return a line for the terminal."""
     assert settings.address is not None
     with connected(settings, settings.address) as client:
         handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
@@ -222,7 +228,7 @@ def ask(settings: Settings, verb: str, name: str) -> str:
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
-    """Read a spec. The YAML parser reads JSON too."""
+    """Return the spec in a YAML or JSON file. The YAML parser can read both."""
     try:
         found = yaml.safe_load(file.read_text())
     except OSError as error:

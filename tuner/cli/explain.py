@@ -1,4 +1,4 @@
-"""The decision log for the terminal."""
+"""`tuner explain`, `schedule` and `ls` on the database of this home: yield the lines to print."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tuner.store.records import DecisionRecord
 def decisions_about(
     settings: Settings, public_id: str, as_json: bool = False, number: int | None = None
 ) -> Iterator[str]:
-    """Yield a line for each decision about a trial or an experiment, oldest first, and the traceback of a failed trial.
+    """Yield a line for each decision about a trial or an experiment, oldest first. For a failed trial, also yield its traceback.
 
     Args:
         settings: where the database is.
         public_id: ``trl_...``, ``exp_...``, or the name of an experiment.
-        as_json: yield JSON objects instead of text.
-        number: the number of a trial of that experiment; None for all decisions.
+        as_json: True to yield JSON objects instead of text, without the traceback.
+        number: if `public_id` names an experiment, the number of one of its trials. None: all decisions of the experiment.
 
     Raises:
         NotFound: there is no such trial or experiment.
@@ -56,13 +56,13 @@ def decisions_about(
 
 
 def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
-    """Return the line of one decision."""
+    """Return the line that shows one decision. If `trial` is None, the decision is about the whole experiment."""
     who = f"trial {trial}" if trial is not None else "experiment"
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}  {who:<10}  {kind:<8}  {reason}"
 
 
 def failed(failure: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the traceback and the last output lines of a rank that failed, and advice."""
+    """Yield the traceback and the last output of the rank that failed first, and a line that says what to do."""
     for name in ("traceback", "log_tail"):
         if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
             yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
@@ -70,24 +70,24 @@ def failed(failure: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:
-    """Return True if the traceback already contains the last output lines, as after the death of a process."""
+    """Return True if there is no traceback, and the text in its place contains the last output of a killed process."""
     return str(failure.get("traceback")).startswith("no traceback: ")
 
 
 def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
-    """Return `usecases.schedule` as indented JSON, one configuration on each line."""
+    """Return the schedule of configurations (see `usecases.schedule`) as JSON, with one configuration on each line."""
     with Store.open(settings.database_url) as store:
         found = schedule(store, public_id, number)
     return one_a_line(found)
 
 
 def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a list as JSON, with one item on each line."""
+    """Return the rows as a JSON list, with one row on each line."""
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]" if rows else "[]"
 
 
 def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
-    """Yield a line for each experiment, newest first."""
+    """Yield a line for each of the `limit` newest experiments of this home, newest first."""
     with Store.open(settings.database_url) as store:
         store.migrate()
         for record in store.experiments.page(page_size=limit).items:

@@ -15,8 +15,12 @@ from tuner.store import LogQuery, Store
 def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
     """Yield the log of a trial, in pieces of text that include their line breaks.
 
-    Name the trial by its id, or by its number and its experiment's id or name. If the query has no segment, the newest
-    segment is shown. With `follow`, yield what one rank (0 if the query has none) prints until it ends.
+    Args:
+        settings: where the database is.
+        public_id: the id of the trial, or the id or name of its experiment.
+        number: the number of the trial if `public_id` names an experiment.
+        query: which ranks and lines to yield. If it names no segment, the newest segment is shown.
+        follow: True to yield the whole log of one rank, by default rank 0, and then what the rank prints until it ends.
     """
     with Store.open(settings.database_url) as store:
         trial = id_of(store, public_id)
@@ -39,7 +43,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
 
 
 def _lines(text: str) -> str:
-    """Put each state of a progress bar on a separate line."""
+    """Return the text with line feeds for carriage returns, so that each state of a progress bar gets a line of its own."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,4 +1,4 @@
-"""Classes that say where a command works. Every command has one of them as its `cls`, which a test checks."""
+"""Classes of commands, which say where a command works. A test checks that every command has one of them as its `cls`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tuner.settings import Settings
 
 
 class OnService(TyperCommand):
-    """A command that works on the service at the address if one is given, else on this home."""
+    """A command that works on a service if an address is given, and otherwise on the database of this home."""
 
 
 class OnThisMachine(TyperCommand):
-    """A command that works only on this machine: its home, its database, its Ray. It refuses an address.
+    """A command that works only with the home, the database and Ray of this machine. It refuses to run if an address is given.
 
-    Otherwise, `tuner --address URL restore FILE` would replace the database of this home and not that of the service.
+    Otherwise `tuner --address URL restore FILE`, which seems to change the service, would replace the database of this home.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -32,4 +32,4 @@ class OnThisMachine(TyperCommand):
 
 
 class OnNeither(TyperCommand):
-    """A command that uses neither this home nor the service of the option. An address makes no difference to it."""
+    """A command that uses neither this home nor the service that --address names, so that the option has no effect."""

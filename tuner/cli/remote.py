@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
-    """Yield the same as `explain.decisions_about`."""
+    """Yield the same lines as `explain.decisions_about`, for an experiment or trial of a service."""
     with _service(settings) as client:
         failure = None
         experiment = called
@@ -44,7 +44,7 @@ def decisions_about(settings: Settings, called: str, as_json: bool = False, numb
 
 
 def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
-    """Yield the same as `logs.logs_of`."""
+    """Yield the same text as `logs.logs_of`, for a trial of a service."""
     with _service(settings) as client:
         if called.startswith("trl_"):
             trial = client.trial(called)
@@ -65,7 +65,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
 
 
 def schedule_of(settings: Settings, called: str, number: int | None = None) -> str:
-    """Return the same as `explain.schedule_of`."""
+    """Return the same text as `explain.schedule_of`, for an experiment or trial of a service."""
     with _service(settings) as client:
         if called.startswith("trl_"):
             trial = client.trial(called).get()
@@ -85,7 +85,7 @@ def replayed(
     concurrent: int | None,
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield the same as `replay.replayed`."""
+    """Yield the same lines as `replay.replayed`, for an experiment of a service."""
     body = {"scheduler": replay.wanted(scheduler, options), "search": search, "max_concurrent_trials": concurrent}
     with _service(settings) as client:
         path = f"/experiments/{client.experiment(called).get().id}/replay"
@@ -107,13 +107,13 @@ def create_token(
 
 
 def tokens(settings: Settings) -> list[access.Row]:
-    """Return the tokens of a service, newest first, as rows of `access.rows`."""
+    """Return the tokens of a service, newest first, as the same dicts as `access.rows`."""
     with _service(settings) as client:
         return [{name: row[name] for name in access.FIELDS} for row in client.request("GET", "/tokens")["items"]]
 
 
 def revoke_token(settings: Settings, token: str) -> str:
-    """Revoke a token of a service. Return a line with its id and name."""
+    """Revoke a token of a service, and return a line for the terminal with its id and name."""
     with _service(settings) as client:
         found = client.request("POST", f"/tokens/{token}/revoke", safe=True)
     return f"revoked {found['id']} ({found['name']})"

@@ -23,16 +23,16 @@ def replayed(
     concurrent: int | None,
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield the summary, the notes, and a line for each trial that would have ended differently.
+    """Replay an experiment. Yield the summary, the notes, and a line for each trial that would have ended differently.
 
     Args:
         settings: where the database is.
-        called: an experiment's id or name.
-        scheduler: the type of the scheduler; None for the experiment's own.
-        options: its options, as ``name=value`` with the value in JSON.
-        search: the type of the searcher; None for the order of the experiment.
-        concurrent: trials that train at once; None for as many as trained at once in the experiment.
-        as_json: yield everything as one JSON object instead.
+        called: the experiment's id or name.
+        scheduler: the type of the scheduler. None: the scheduler of the experiment.
+        options: the options of the scheduler, as ``name=value`` with the value in JSON.
+        search: the type of the searcher. None: the recorded configurations in their order.
+        concurrent: how many trials train at the same time. None: as many as in the experiment.
+        as_json: True to yield one JSON object instead.
     """
     asked = wanted(scheduler, options)
     with Store.open(settings.database_url) as store:
@@ -48,7 +48,7 @@ def replayed(
 
 
 def wanted(scheduler: str | None, options: Sequence[str]) -> dict[str, Any] | None:
-    """Return the JSON of a scheduler with options such as ``reduction_factor=3``, or None without a scheduler."""
+    """Return a scheduler with options such as ``reduction_factor=3`` in its JSON form, or None if `scheduler` is None."""
     if options and scheduler is None:
         raise SpecError("--option needs --scheduler", "/scheduler")
     return None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
@@ -65,7 +65,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def lines(found: Any) -> Iterator[str]:
-    """Yield the lines about a replay that was made here or by a service."""
+    """Yield the lines for the terminal about a replay. `found` is a `Replay`, or the answer of a service in the same form."""
     yield found.summary
     for note in found.notes:
         yield f"  note: {note}"

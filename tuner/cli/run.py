@@ -30,20 +30,20 @@ def run_target(
     """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait for its end.
 
     Args:
-        target: what to run.
-        arguments: the script's arguments, with the names of parameters in braces.
-        params: the search space, as ``lr=loguniform(1e-4, 1e-1)``.
+        target: the script or function.
+        arguments: the script's arguments. ``{lr}`` stands for the value of the parameter lr.
+        params: the parameters of the search space, such as ``lr=loguniform(1e-4, 1e-1)``.
         metric_pattern: the regular expression that finds metrics in the script's output.
-        options: other arguments of `tuner.run`.
+        options: further arguments of `tuner.run`.
 
     Raises:
-        SpecError: An argument is wrong. Nothing was started.
+        SpecError: an argument is wrong. Nothing was started.
     """
     found = space_of(params)
     if ":" in target:
         if arguments or metric_pattern is not None:
             raise SpecError(
-                "arguments and --metric-pattern are for scripts; a function gets the configuration", "/trainable"
+                "arguments and --metric-pattern are for scripts only; a function gets the configuration", "/trainable"
             )
         return search(function(target), found, **options)
     script = _script(target, arguments, metric_pattern, options)
@@ -55,7 +55,7 @@ def run_target(
         **{
             "name": Path(target).stem,
             "working_dir": "caller",
-            # With several ranks, the worker group keeps the store for their rendezvous.
+            # With the backend "gloo", the worker group hosts the rendezvous store of its ranks.
             "backend": "gloo" if ranks > 1 else "none",
             **options,
         },
@@ -63,14 +63,14 @@ def run_target(
 
 
 def run_status(result: Result) -> int:
-    """Return the exit status of `tuner run`: 130 if the search was paused, 1 if it has not completed with a result, else 0."""
+    """Return the exit status of `tuner run`: 0 if the search is completed and has a result, 130 if it was paused, else 1."""
     if result.state == "paused":
         return 130
     return 0 if result.state == "completed" and result.best_trial is not None else 1
 
 
 def space_of(params: Sequence[str]) -> dict[str, Any]:
-    """Return the space of several parameters. Raise one SpecError with all mistakes."""
+    """Return the search space of parameters such as ``lr=loguniform(1e-4, 1e-1)``. Raise one SpecError for all mistakes."""
     mistakes = ErrorCollector()
     found: dict[str, Any] = {}
     for text in params:
@@ -108,7 +108,7 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def _constant(tree: ast.expr, text: str) -> Any:
-    """Return the value of a literal, else the text itself, because ``choice(adam, sgd)`` has no quotes in a shell."""
+    """Return the value of a literal. If it is none, return the text, so that ``choice(adam, sgd)`` needs no quotes."""
     try:
         return ast.literal_eval(tree)
     except ValueError:
@@ -132,19 +132,19 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
     grace_s = float(options.get("stop_grace_s", 10.0))
     imports: tuple[str, ...] = ()
     if options.get("address") is not None and path.suffix == ".py":
-        sys.path.insert(0, str(path.parent.absolute()))  # as for the script itself
+        sys.path.insert(0, str(path.parent.absolute()))  # Python looks there for modules that the script imports
         imports = tuple(dict.fromkeys(archives.imports_of(path)))
     return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s, imports)
 
 
 def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:
-    """Raise SpecError for a placeholder without a parameter. Warn of a parameter that no argument uses."""
+    """Raise SpecError if an argument has a placeholder without a parameter. Warn of parameters without a placeholder."""
     named = placeholders(arguments)
     if unknown := sorted(named - found.keys() - {TRIAL_DIR}):
         raise SpecError(
             f"{{{unknown[0]}}} is in the script's arguments, but there is no --param {unknown[0]}=...; write "
-            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, its arguments "
-            "after it",
+            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, arguments of the "
+            "script after it",
             "/space",
         )
     for name in found.keys() - named:
@@ -156,7 +156,7 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
 
 
 def imported(target: str) -> Any:
-    """Return the object of ``FILE.py:NAME`` or ``module:name``. Modules of the working directory can be imported.
+    """Return the object that ``FILE.py:NAME`` or ``module:name`` names. Modules in the working directory can be imported.
 
     Raises:
         EntrypointError: there is no such object, or the module cannot be imported.
@@ -176,7 +176,7 @@ def imported(target: str) -> Any:
 
 
 def function(target: str) -> Any:
-    """Return the function of ``FILE.py:FUNCTION``, which is sent by value, or the name of an entrypoint."""
+    """Return the function that ``FILE.py:FUNCTION`` names, which is pickled by value. Return ``module:function`` unchanged."""
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):
         return target
@@ -193,7 +193,7 @@ def function(target: str) -> Any:
     spec.loader.exec_module(module)
     import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)  # so that workers do not need the file
+    cloudpickle.register_pickle_by_value(module)  # so that the ranks do not need the file
     try:
         return getattr(module, name)
     except AttributeError as error:

@@ -1,4 +1,4 @@
-"""`tuner export-model` and `tuner serve-model`."""
+"""`tuner export-model` and `tuner serve-model`: export and serve the best model of an experiment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tuner.settings import Settings
 def export_model(
     result: Result, folder: Path, model: str | None, formats: Sequence[Any], example_input: str | None
 ) -> Path:
-    """Export the best model of a search. `model` and `example_input` name objects, as ``FILE.py:NAME`` or ``module:name``."""
+    """Export the best model of a search into a new folder, and return the folder.
+
+    `model` and `example_input` name objects, as ``FILE.py:NAME`` or ``module:name``.
+    """
     from tuner.serving.exports import export  # loads torch
 
     example = None if example_input is None else imported(example_input)
@@ -46,7 +49,7 @@ def serve_on_ray(settings: Settings, experiment: str, predictor: str, name: str 
     with deployment(find, imported(predictor), name=name, **options) as deployed:
         signal.signal(signal.SIGINT, lambda *_: ended.set())
         _announce(experiment, deployed.url)
-        while not ended.wait(1):  # a signal handler runs only between waits
+        while not ended.wait(1):  # Python runs signal handlers only between two waits
             pass
 
 
@@ -60,9 +63,9 @@ def serve_in_process(
     app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
     with socket.create_server((host, port)) as listening:
         _announce(experiment, f"http://{host}:{listening.getsockname()[1]}")
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 
 def _announce(experiment: str, url: str) -> None:
-    print(f"the best model of {printable(experiment)} answers at {url}/predict; Ctrl-C ends it", flush=True)
+    print(f"the best model of {printable(experiment)} answers at {url}/predict; Ctrl-C ends the server", flush=True)

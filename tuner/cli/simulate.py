@@ -14,12 +14,12 @@ Row = dict[str, Any]
 
 
 def simulated(target: str, params: Sequence[str], options: Mapping[str, Any]) -> tuple[Row, Iterator[str]]:
-    """Run a search in virtual time. Return its outcome as a row and as lines of text.
+    """Run a search in virtual time. Return its outcome as a dict for JSON and as lines of text.
 
     Args:
-        target: ``FILE.py:FUNCTION`` or ``module:function``; the function is the `evaluate` of `tuner.simulate`.
-        params: the search space, as ``lr=loguniform(1e-4, 1e-1)``.
-        options: other arguments of `tuner.simulate`.
+        target: ``FILE.py:FUNCTION`` or ``module:function``; the function is passed to `tuner.simulate` as `evaluate`.
+        params: the parameters of the search space, such as ``lr=loguniform(1e-4, 1e-1)``.
+        options: further arguments of `tuner.simulate`.
 
     Raises:
         SpecError: an argument is wrong.

@@ -1,4 +1,4 @@
-"""The verbs of experiments and trials, for the terminal."""
+"""The commands for verbs such as `tuner pause`, on the database of this home."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuner.store import Store
 
 
 def ask(settings: Settings, verb: Verb, name: str) -> str:
-    """Call a verb of the experiment or trial with this id or name. Return a line for the terminal."""
+    """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal."""
     with Store.open(settings.database_url) as store:
         store.migrate()
         if verb.name not in VERBS or name.startswith("trl_"):

@@ -1,4 +1,4 @@
-"""Webhooks of a service, for the terminal."""
+"""`tuner webhook`: manage the webhooks of a service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def added(
     slack: bool,
     threshold: float | None,
 ) -> Iterator[str]:
-    """Create a webhook. Yield the lines with its id and its secret."""
+    """Create a webhook. Yield a line with its id, and a line with the secret that signs its deliveries."""
     with _service(settings) as client:
         made = client.create_webhook(
             url,
@@ -38,7 +38,7 @@ def added(
 
 
 def listed(settings: Settings) -> Iterator[str]:
-    """Yield one line for each webhook, newest first."""
+    """Yield a line for each webhook of the service, newest first."""
     with _service(settings) as client:
         found = client.webhooks()
     for hook in found:
@@ -54,12 +54,12 @@ def removed(settings: Settings, webhook: str) -> None:
 
 
 def tested(settings: Settings, webhook: str) -> tuple[bool, str]:
-    """Send a test delivery. Return whether it arrived, and a line about its outcome."""
+    """Send a test delivery to a webhook. Return whether it has arrived, and a line for the terminal about the outcome."""
     with _service(settings) as client:
         made = client.test_webhook(webhook)
     if made.state == "delivered":
         return True, f"{made.id} was delivered (status {made.last_status})"
-    return False, f"{made.id} was not delivered: {made.last_error or 'the service has not tried it yet'}"
+    return False, f"{made.id} was not delivered: {made.last_error or 'the service has not tried to send it yet'}"
 
 
 def _service(settings: Settings) -> AbstractContextManager[Client]:

@@ -49,21 +49,21 @@ if TYPE_CHECKING:
 
 
 WEBHOOK_S = 0.25
-"""Seconds between two checks for the outcome of a webhook's test."""
+"""Seconds between two checks whether a test delivery to a webhook has been attempted."""
 
 
 class AsyncClient:
     """A connection to a tuner service.
 
-    Requests that fail because the service cannot be reached, is restarting or asks to wait (`Retry-After`) are repeated for up to
-    `patience_s` seconds, if repeating them is safe. Errors of the service are raised as the classes of `tuner.errors`:
-    `SpecError`, `NotFound`, `Conflict`, `NotAllowed` or `ServiceError`, with the service's message.
+    If the service cannot be reached, is restarting or asks the client to wait (`Retry-After`), a request is repeated for up to
+    `patience_s` seconds, provided that this is safe. If the service answers with an error, the client raises one of the classes
+    of `tuner.errors`, with the service's message: `SpecError`, `NotFound`, `Conflict`, `NotAllowed` or `ServiceError`.
 
     Args:
-        address: URL of the service. None: the value of TUNER_ADDRESS.
-        token: a token that `tuner token create` printed. None: the value of TUNER_TOKEN, if it is set.
-        timeout_s: how long to wait for an answer, in seconds.
-        patience_s: how long to repeat a request, in seconds.
+        address: the URL of the service. None: the value of TUNER_ADDRESS.
+        token: a token that `tuner token create` has printed. None: the value of TUNER_TOKEN, if it is set.
+        timeout_s: seconds to wait for the answer to a request.
+        patience_s: seconds after which a failed request is not repeated any more.
         transport: an httpx transport to use instead of the network.
     """
 
@@ -78,7 +78,7 @@ class AsyncClient:
     ) -> None:
         self.address = address_of(address)
         self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
-        self._reached = False  # whether the service has answered
+        self._reached = False  # True once the service has answered a request
         self._http = httpx.AsyncClient(
             base_url=self.address,
             headers=headers_of(token),
@@ -93,14 +93,14 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections to the service."""
         await self._http.aclose()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> AsyncClient:
-        """Return another client of the same service that repeats requests for this many seconds."""
+        """Return a new client of the same service with another `patience_s`."""
         return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     async def request(
@@ -114,17 +114,17 @@ class AsyncClient:
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send any request and return the JSON of the response; None if the response has no body.
+        """Send any request, and return the JSON of the response, or None if the response has no body.
 
         Args:
             method: GET, POST, ...
             path: the path below ``/api/v1``, such as ``/experiments``.
             params: query parameters. Parameters that are None are left out.
-            body: sent as JSON, unless it is None.
-            headers: further headers.
-            safe: True if repeating the request is harmless even if the first request was carried out. None: the method
-                decides.
-            timeout_s: how long to wait for the answer. None: the timeout of the other requests.
+            body: the body, which is sent as JSON. None: no body.
+            headers: headers to send besides the usual ones.
+            safe: True if the request may be repeated even if it may have been carried out already. None: True for GET, HEAD,
+                PUT and DELETE.
+            timeout_s: seconds to wait for the answer. None: the `timeout_s` of the client.
         """
         answer = await self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
         return answer.json() if answer.content else None
@@ -135,9 +135,9 @@ class AsyncClient:
         If the connection is lost, the request is repeated with the same key, so that no second experiment is created.
 
         Args:
-            spec: the experiment, as docs/api.md describes it.
-            idempotency_key: a key that identifies this request. Another request with the same key, even from another
-                process, returns the experiment that the first one created. None: a new key.
+            spec: the spec of the experiment, as docs/api.md describes it.
+            idempotency_key: a key that identifies this request. A later request with the same key, even from another
+                process, returns the experiment that the first request created. None: a new key.
 
         Raises:
             SpecError: the spec has mistakes. The error lists all of them.
@@ -150,10 +150,10 @@ class AsyncClient:
         return AsyncExperimentHandle(self, read(schemas.Experiment, data).id)
 
     async def upload_code(self, code: str | os.PathLike[str] | Mapping[str, Path]) -> str:
-        """Upload Python code, unless the service has it already, and return its SHA-256, which a spec names as its ``bundle``.
+        """Upload Python code, unless the service already has it, and return the SHA-256 for the field ``bundle`` of a spec.
 
         Args:
-            code: a folder whose files the ranks can import, or files by their path in such a folder.
+            code: a folder with modules that the ranks shall be able to import, or a mapping from paths in such a folder to files.
 
         Raises:
             SpecError: there is no such folder, or the code is too large.
@@ -172,7 +172,7 @@ class AsyncClient:
     async def dry_run(
         self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
     ) -> schemas.DryRun:
-        """Check a spec and return what `create` would do. Nothing is created. It raises the same errors as `create`."""
+        """Check a spec, and return what its experiment would do. Nothing is created. The errors are those of `create`."""
         data = await self.request(
             "POST",
             "/experiments/dry-run",
@@ -198,9 +198,9 @@ class AsyncClient:
         Args:
             state: only experiments in this state.
             name: only experiments with this text in their name.
-            tags: only experiments with this tag, written as ``key`` or ``key=value``, or with all tags of a list.
+            tags: only experiments with this tag, written as ``key`` or ``key=value``. A list: only those with all of these tags.
             project: only experiments of this project.
-            archived: "no" leaves archived experiments out, "yes" yields only archived ones, "all" yields both.
+            archived: "no": only experiments that are not archived; "yes": only archived ones; "all": both.
             limit: yield at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
@@ -209,15 +209,18 @@ class AsyncClient:
             yield read(schemas.Experiment, item)
 
     def experiment(self, called: str) -> AsyncExperimentHandle:
-        """Return the handle of an experiment, given its id or a unique name. This sends no request."""
+        """Return a handle for the experiment with this id or unique name, without sending a request."""
         return AsyncExperimentHandle(self, called)
 
     def trial(self, trial: str) -> AsyncTrialHandle:
-        """Return the handle of a trial, ``trl_...``. This sends no request."""
+        """Return a handle for the trial with this id, ``trl_...``, without sending a request."""
         return AsyncTrialHandle(self, trial)
 
     async def session(self) -> dict[str, Any]:
-        """Return whom the token belongs to, and its rights: ``{"name", "role", "required", "expires_at"}``."""
+        """Return the name and the role of the client's token, when it expires, and whether the service requires a token.
+
+        The keys are "name", "role", "expires_at", "required" and others, as in `Session` in docs/api_reference.md.
+        """
         found: dict[str, Any] = await self.request("GET", "/session")
         return found
 
@@ -235,16 +238,16 @@ class AsyncClient:
         format: Literal["json", "slack"] = "json",
         threshold: float | None = None,
     ) -> schemas.Webhook:
-        """Create a webhook and return it with the secret that signs its deliveries. The secret cannot be read again.
+        """Create a webhook, and return it with the secret that signs its deliveries. The secret cannot be read again later.
 
         Args:
-            url: where deliveries are sent.
+            url: the URL to which deliveries are sent.
             events: the events to send, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists
-                them.
-            project: only experiments of this project. None: all projects that this client may see.
-            experiment_id: only this experiment.
-            format: "slack" for an incoming webhook of Slack.
-            threshold: the value of the objective for the event ``objective.reached``.
+                all events.
+            project: send only events of this project. None: of all projects that this client may see.
+            experiment_id: send only events of this experiment. None: of all experiments of the project.
+            format: "json", or "slack" for an incoming webhook of Slack.
+            threshold: the value of the first objective at which ``objective.reached`` is sent. None: never.
         """
         body = {
             "url": url,
@@ -257,7 +260,7 @@ class AsyncClient:
         return read(schemas.Webhook, await self.request("POST", "/webhooks", body=body))
 
     async def change_webhook(self, webhook_id: str, **changes: Any) -> schemas.Webhook:
-        """Change the url, events, format or threshold of a webhook, and return it."""
+        """Change the url, events, format or threshold of a webhook, and return the changed webhook."""
         return read(schemas.Webhook, await self.request("PATCH", f"/webhooks/{webhook_id}", body=changes))
 
     async def delete_webhook(self, webhook_id: str) -> None:
@@ -265,14 +268,19 @@ class AsyncClient:
         await self.request("DELETE", f"/webhooks/{webhook_id}")
 
     async def webhook_deliveries(self, webhook_id: str, *, limit: int | None = 100) -> list[schemas.Delivery]:
-        """Return the newest deliveries of a webhook, newest first. limit: at most this many; None: all."""
+        """Return the deliveries of a webhook, newest first.
+
+        limit: return at most this many. None: return all.
+        """
         found = self._items(f"/webhooks/{webhook_id}/deliveries", limit=limit)
         return [read(schemas.Delivery, item) async for item in found]
 
     async def test_webhook(self, webhook_id: str, *, timeout_s: float = 30.0) -> schemas.Delivery:
-        """Send the event ``test``, and return the delivery after its first attempt. Its `state` says whether it arrived.
+        """Send the event ``test`` to a webhook, and return the delivery after the first attempt to send it.
 
-        timeout_s: return the delivery after this many seconds, even if no attempt was made.
+        The `state` of the delivery says whether it has arrived.
+
+        timeout_s: return the delivery after this many seconds even if there has been no attempt.
         """
         made = read(schemas.Delivery, await self.request("POST", f"/webhooks/{webhook_id}/test"))
         until = time.monotonic() + timeout_s
@@ -317,7 +325,10 @@ class AsyncClient:
     async def _items(
         self, path: str, params: Mapping[str, Any] | None = None, limit: int | None = None
     ) -> AsyncIterator[Any]:
-        """Yield the items of all pages of a list, as JSON."""
+        """Yield the items of a list from all its pages, as JSON.
+
+        limit: yield at most this many. None: yield all.
+        """
         token: str | None = None
         left = limit
         while left is None or left > 0:
@@ -331,13 +342,18 @@ class AsyncClient:
                 return
 
     async def _events(self, path: str, after: int) -> AsyncGenerator[Event]:
-        """Yield server-sent events without end. After a lost connection, reconnect and continue after the last event."""
+        """Yield server-sent events, beginning after the event_seq `after`, without end.
+
+        If the connection is lost, reconnect and continue after the last event that was received.
+        """
         attempts = Attempts(True, self._patience_s, self._reached)
         while True:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
             try:
-                timeout = httpx.Timeout(self._timeout_s, connect=10.0)  # the service sends something every 15 s
+                timeout = httpx.Timeout(
+                    self._timeout_s, connect=10.0
+                )  # the service sends at least a comment every 15 s
                 async with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
                     if answer.status_code >= 400:
                         await answer.aread()
@@ -354,7 +370,7 @@ class AsyncClient:
                 wait = attempts.wait_s(answer, None)
                 if wait is None:
                     check(answer)
-            else:  # the service has ended the stream, or the connection is lost
+            else:  # the service has ended the stream, or the connection has been lost
                 error = error or httpx.RemoteProtocolError("the stream ended")
                 wait = attempts.wait_s(None, error)
             if wait is None:
@@ -364,12 +380,12 @@ class AsyncClient:
 
 
 class AsyncExperimentHandle:
-    """One experiment of a service."""
+    """A handle for one experiment of a service. It keeps only the id, so each call asks the service."""
 
     def __init__(self, client: AsyncClient, called: str) -> None:
         self.client = client
         self.id = called
-        """``exp_...``. Before the first request, it is what `AsyncClient.experiment` was given, which may be a name."""
+        """The id, ``exp_...``. If the handle was made from a name, this is the name until the first request."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r} at {self.client.address})"
@@ -379,9 +395,10 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, await self._get(""))
 
     async def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
-        """Wait until the experiment has ended or is paused, and return it. Raise TimeoutError after `timeout_s`.
+        """Wait until the experiment has ended or is paused, and return it. If it has failed, warn with the reason.
 
-        If it has failed, warn with the reason (UserWarning).
+        Raises:
+            TimeoutError: the experiment is still running after `timeout_s` seconds.
         """
         begun, pause_s = time.monotonic(), 0.05
         while True:
@@ -397,7 +414,7 @@ class AsyncExperimentHandle:
             pause_s = min(pause_s * 1.5, 1.0)
 
     async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Call any verb of an experiment, such as "pause", and return the JSON of the response."""
+        """Send a verb such as "pause" to the experiment, and return the JSON of the response."""
         return await self.client.request("POST", f"{await self._path()}/{verb}", body=body, safe=body is None)
 
     async def pause(self) -> schemas.Experiment:
@@ -405,7 +422,7 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, await self.act("pause"))
 
     async def resume(self) -> schemas.Experiment:
-        """Continue an experiment that is paused, or whose script has ended."""
+        """Continue the experiment if it is paused, or if its script has ended."""
         return read(schemas.Experiment, await self.act("resume"))
 
     async def cancel(self) -> schemas.Experiment:
@@ -417,11 +434,11 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, await self.act("kill"))
 
     async def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
-        """Start more trials. An experiment that has ended runs again.
+        """Start more trials. If the experiment has ended, it runs again.
 
         Args:
-            num_samples: trials to add; for a grid, how many more times to run it. None: add none, because raised limits
-                allow more already.
+            num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials, because
+                limits that were raised already allow more training.
         """
         return read(schemas.Experiment, await self.act("continue", {"num_samples": num_samples}))
 
@@ -432,11 +449,11 @@ class AsyncExperimentHandle:
         learn: bool = False,
         idempotency_key: str | None = None,
     ) -> AsyncExperimentHandle:
-        """Create an experiment from this one's spec, and return its handle. The service starts it.
+        """Create an experiment from this one's spec, and return the handle of the new one. The service starts it.
 
         Args:
-            changes: a JSON merge patch of the spec: ``{"space": {"lr": {"upper": 0.5}}, "num_samples": 32}``.
-            learn: let the new search learn from the trials of this experiment, as ``warm_start`` does.
+            changes: a JSON merge patch of the spec, such as ``{"space": {"lr": {"upper": 0.5}}, "num_samples": 32}``.
+            learn: True to let the new search learn from the trials of this experiment, as ``warm_start`` does.
             idempotency_key: a key that identifies this request, as for `AsyncClient.create`.
         """
         data = await self.client.request(
@@ -450,14 +467,15 @@ class AsyncExperimentHandle:
         return AsyncExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
     async def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
-        """Change the name, notes, tags, num_samples, limits or search space. This works while the experiment runs, too.
+        """Change the name, notes, tags, num_samples, limits or search space of the experiment, also while it runs.
 
         Args:
-            etag: the ETag of an earlier answer. If the experiment has changed since, raise Conflict and change nothing.
+            etag: the ETag with which the experiment was read. If it has been changed since then, raise Conflict and change
+                nothing. None: do not check this.
             changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``. A `space` maps each
                 parameter that changes to its new domain, such as `tuner.uniform(0, 1)` or its JSON form, and each parameter to
                 remove to None. `assume` maps each new parameter to the value that it had in the trials so far, or to None to
-                leave the results of those trials out.
+                ignore the results of those trials.
         """
         if isinstance(changes.get("space"), Mapping):
             changes["space"] = space_patch(changes["space"])
@@ -466,11 +484,11 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, data)
 
     async def archive(self) -> schemas.Experiment:
-        """Hide an experiment that has ended from lists. No data are deleted."""
+        """Archive the experiment, which must have ended: lists leave it out, but no data are deleted."""
         return read(schemas.Experiment, await self.act("archive"))
 
     async def unarchive(self) -> schemas.Experiment:
-        """Show an archived experiment in lists again."""
+        """Unarchive the experiment, so that lists show it again."""
         return read(schemas.Experiment, await self.act("unarchive"))
 
     async def delete(self, *, force: bool = False) -> None:
@@ -485,12 +503,12 @@ class AsyncExperimentHandle:
         where: str | Sequence[str] | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[schemas.Trial]:
-        """Yield trials, by number unless `sort` says otherwise.
+        """Yield the trials of the experiment, sorted by number by default.
 
         Args:
             state: only trials in this state.
-            sort: a column such as ``best_value`` or ``params.lr``; a minus before it sorts in descending order.
-            where: conditions such as ``best_value>=0.9``, all of which must hold.
+            sort: the column to sort by, such as ``best_value`` or ``params.lr``; with a minus before it, in descending order.
+            where: only trials that meet all of these conditions, such as ``best_value>=0.9``.
             limit: yield at most this many.
         """
         conditions = [where] if isinstance(where, str) else where
@@ -499,7 +517,7 @@ class AsyncExperimentHandle:
             yield read(schemas.Trial, item)
 
     async def trial(self, number: int) -> AsyncTrialHandle:
-        """Return the handle of the trial with this number."""
+        """Return a handle for the trial with this number."""
         await self._path()
         return AsyncTrialHandle(self.client, trial_id(self.id, number))
 
@@ -511,13 +529,23 @@ class AsyncExperimentHandle:
         text: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[schemas.Decision]:
-        """Yield decisions with their reasons, newest first. Select them by trial, kind, or a text in the reason."""
+        """Yield decisions with their reasons, newest first.
+
+        Args:
+            trial: only decisions about the trial with this number.
+            kind: only decisions of this kind, or of one of these kinds.
+            text: only decisions with this text in their reason.
+            limit: yield at most this many.
+        """
         params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind, "text": text}
         async for item in self.client._items(f"{await self._path()}/decisions", params, limit):
             yield read(schemas.Decision, item)
 
     async def segments(self, *, cause: str | Sequence[str] | None = None) -> AsyncIterator[schemas.SegmentItem]:
-        """Yield the segments of all trials, oldest first."""
+        """Yield the segments of all trials, oldest first.
+
+        cause: only segments that were started for this cause, or for one of these causes.
+        """
         params = {"cause": [cause] if isinstance(cause, str) else cause}
         async for item in self.client._items(f"{await self._path()}/segments", params):
             yield read(schemas.SegmentItem, item)
@@ -526,46 +554,67 @@ class AsyncExperimentHandle:
         self,
         metric: str | None = None,
         *,
-        x: Literal["step", "user_step", "time"] = "step",
+        x: schemas.Across = "step",
+        x_metric: str | None = None,
         trials: Sequence[int] | None = None,
         points: int | None = None,
         limit: int | None = None,
     ) -> schemas.Curves:
-        """Return the curves of a metric, by default the objective, with about `points` points each."""
-        params = {"metric": metric, "x": x, "trial": trials, "points": points, "limit": limit}
+        """Return the curve of a metric, by default the first objective, for each trial.
+
+        Args:
+            metric: the name of the metric.
+            x: the horizontal axis: the training_iteration ("step"), the step that the training code passed ("user_step"),
+                seconds since the experiment's start ("time"), seconds for which the trial has trained ("trial_time"), or
+                another metric of the same reports ("metric").
+            x_metric: the name of that metric.
+            trials: the numbers of the trials. None: all trials, or a sample if there are more than `limit`.
+            points: the approximate number of points of the longest curve. None: 1,000.
+            limit: the most trials to return if `trials` is None. None: 2,000.
+        """
+        params = {"metric": metric, "x": x, "x_metric": x_metric, "trial": trials, "points": points, "limit": limit}
         return read(schemas.Curves, await self._get("/curves", params))
 
     async def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
-        """Return the best value over time, with a point for each improvement."""
+        """Return the best value so far as a function of time, with a point for each improvement."""
         return read(schemas.BestSoFarOf, await self._get("/best-so-far", {"metric": metric}))
 
     async def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
-        """Return how much each parameter mattered, computed from the trials that meet all of these conditions."""
+        """Return how important each parameter is for the first objective.
+
+        where: use only trials that meet all of these conditions, written as for `trials`.
+        """
         conditions = [where] if isinstance(where, str) else where
         return read(schemas.Importances, await self._get("/importance", {"where": conditions}))
 
     async def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
-        """Return when trials waited, started and ran, from trial `first` on, and how nodes and GPUs were used meanwhile."""
+        """Return when trials waited, started and ran, and when nodes and GPUs were in use.
+
+        Only `limit` trials are included, from the trial with the number `first` on.
+        """
         return read(schemas.Timeline, await self._get("/timeline", {"first": first, "limit": limit}))
 
     async def forecast(self, hours: float = 1.0) -> schemas.Forecast:
-        """Predict when the search ends, its best value then, and the gain from this many additional GPU hours."""
+        """Return a forecast of when the experiment will end, of its best value then, and of the gain from more training.
+
+        hours: the additional training, in GPU hours, or in hours of running time if trials use no GPUs.
+        """
         return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))
 
     async def best(self) -> schemas.Best | None:
-        """Return the best trial so far, with its value and its configuration, or None if there is none."""
+        """Return the best result so far, with its trial, value and configuration, or None if there is no result."""
         return (await self.get()).best
 
     async def checkpoints(self) -> list[schemas.Checkpoint]:
-        """Return the newest usable checkpoint of each trial that has one, by the trial's number."""
+        """Return the newest usable checkpoint of each trial that has one, ordered by the trials' numbers."""
         return [trial.checkpoint async for trial in self.trials() if trial.checkpoint is not None]
 
     async def follow(self, after: int | None = None) -> AsyncIterator[schemas.Changes]:
-        """Yield changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
+        """Yield changes of the experiment, its trials, decisions and reports until it has ended; see docs/api.md.
 
         Args:
-            after: yield only changes after this event_seq. None: yield the current row of the experiment first,
-                and then changes from now on.
+            after: yield only changes after this event_seq. None: first yield the experiment as it is now, and then changes
+                from now on.
         """
         if after is None:
             after = (await self.get()).last_event_seq
@@ -579,7 +628,10 @@ class AsyncExperimentHandle:
                         return
 
     async def events(self, after: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """Yield the entries of the experiment's log, from the beginning or after the event_seq `after`, until it has ended."""
+        """Yield the entries of the experiment's log, by default all, until it has ended.
+
+        after: yield only entries after this event_seq.
+        """
         async with aclosing(self.client._events(f"{await self._path()}/events", after)) as stream:
             async for event in stream:
                 yield event.data
@@ -587,10 +639,11 @@ class AsyncExperimentHandle:
                     return
 
     async def result(self, space: Space | None = None) -> Result:
-        """Return what `tuner.run` returns: all trials with their history, the best ones, their checkpoints.
+        """Return the same as `tuner.run`: all trials with their histories, the best trials, and their checkpoints.
 
         Args:
-            space: the search space. None: the space that the service returns, in which choices lack their Python objects.
+            space: the experiment's first search space, with the Python objects of its choices. None: the space that the
+                service returns, which has only labels for these objects.
         """
         experiment = await self.get()
         log = Log()
@@ -605,14 +658,17 @@ class AsyncExperimentHandle:
         return Result(found_of(experiment, trials, segments, log, space))
 
     async def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``."""
+        """Return a DataFrame with a row for each trial, or with a row for each report if `history` is True.
+
+        Configurations are in columns such as ``config/lr``.
+        """
         return (await self.result()).dataframe(history)
 
     async def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
         return await self.client.request("GET", f"{await self._path()}{rest}", params=params)
 
     async def _path(self) -> str:
-        """Return the URL path of the experiment. Look up its id first if only its name is known."""
+        """Return the URL path of the experiment. If only its name is known so far, look up its id."""
         if not self.id.startswith("exp_"):
             self.id = await self._named(self.id)
         return f"/experiments/{self.id}"
@@ -633,7 +689,7 @@ class AsyncExperimentHandle:
 
 
 class AsyncTrialHandle:
-    """One trial of a service."""
+    """A handle for one trial of a service. It keeps only the id, so each call asks the service."""
 
     def __init__(self, client: AsyncClient, trial: str) -> None:
         self.client = client
@@ -647,21 +703,23 @@ class AsyncTrialHandle:
         return read(schemas.TrialDetail, await self._get(""))
 
     async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Call any verb of a trial, such as "stop", and return the JSON of the response."""
+        """Send a verb such as "stop" to the trial, and return the JSON of the response."""
         return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
 
     async def retry(self) -> schemas.TrialDetail:
-        """Retry a failed trial. A new trial with its configuration starts from its newest checkpoint."""
+        """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint."""
         return read(schemas.TrialDetail, await self.act("retry"))
 
     async def fork(
         self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
     ) -> schemas.TrialDetail | None:
-        """Start a new trial from a checkpoint of this one, and return it. Return None if it cannot start yet.
+        """Start a new trial from a checkpoint of this one.
+
+        Return the new trial, or None if the driver has not started it yet.
 
         Args:
-            params: flat params to change; the others are copied from this trial.
-            checkpoint_id: one of its checkpoints. None: the newest.
+            params: params to change, as a flat mapping. All other params are copied from this trial.
+            checkpoint_id: a checkpoint of this trial. None: its newest usable checkpoint.
         """
         found = read(
             schemas.TrialDetail, await self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
@@ -686,12 +744,24 @@ class AsyncTrialHandle:
         offset: int | None = None,
         limit: int | None = None,
     ) -> list[schemas.LogItem]:
-        """Return what the ranks printed, by segment and rank: the last lines, or everything after `offset`."""
+        """Return what the ranks have printed, with an item for each segment and rank.
+
+        Args:
+            rank: only this rank.
+            segment: only the segment with this ordinal.
+            tail: only this many lines at the end of each log.
+            search: only lines that contain this text, ignoring case.
+            offset: only the part of each log from this byte on, such as the `end` of an item that was returned before.
+            limit: at most this many bytes of each log.
+        """
         params = {"rank": rank, "segment": segment, "tail": tail, "search": search, "offset": offset, "limit": limit}
         return read(schemas.Logs, await self._get("/logs", params)).items
 
     async def follow_log(self, rank: int = 0, segment: int | None = None) -> AsyncIterator[str]:
-        """Yield the output of one rank in pieces: first what it has printed so far, and then what it prints until it ends."""
+        """Yield what one rank has printed so far, and then what it prints until it ends, in pieces of text.
+
+        segment: the ordinal of the segment. None: the newest.
+        """
         path = f"{API}/trials/{self.id}/logs/text"
         params = plain({"rank": rank, "segment": segment, "follow": True})
         try:
@@ -706,24 +776,27 @@ class AsyncTrialHandle:
         except httpx.TransportError as lost:
             raise unreachable(self.client.address, lost) from lost
 
-    async def curves(self, *, x: Literal["step", "time"] = "step", points: int | None = None) -> schemas.TrialCurves:
-        """Return the curve of every metric that the trial has reported."""
-        return read(schemas.TrialCurves, await self._get("/curves", {"x": x, "max_points": points}))
+    async def curves(
+        self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None
+    ) -> schemas.TrialCurves:
+        """Return the curve of every metric that the trial has reported. The axis is that of the experiment's `curves`."""
+        params = {"x": x, "x_metric": x_metric, "max_points": points}
+        return read(schemas.TrialCurves, await self._get("/curves", params))
 
     async def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
         """Return the CPU, memory and GPU use of the trial's ranks over time."""
         return read(schemas.Usage, await self._get("/usage", {"rank": rank, "segment": segment})).items
 
     async def lineage(self) -> schemas.Lineage:
-        """Return the segments that led to the trial's weights, and the schedule of configurations."""
+        """Return the segments that led to the trial's weights, and the schedule of their configurations."""
         return read(schemas.Lineage, await self._get("/lineage"))
 
     async def neighbours(self, limit: int = 8) -> schemas.Neighbours:
-        """Return the trials with the most similar configurations and their results, the nearest first."""
+        """Return the `limit` trials whose configurations are most similar to this trial's, nearest first."""
         return read(schemas.Neighbours, await self._get("/neighbours", {"limit": limit}))
 
     async def live(self) -> schemas.Live:
-        """Return the Python stack and the current resource use of each rank. Raise Conflict if no rank is running."""
+        """Return the current Python stack and resource usage of each rank. Raise Conflict if the trial is not running."""
         return read(schemas.Live, await self._get("/live"))
 
     async def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
@@ -737,7 +810,7 @@ async def connect_async(
     timeout_s: float = 60.0,
     patience_s: float = 30.0,
 ) -> AsyncClient:
-    """Connect to a tuner service, and return its client. `AsyncClient` explains the arguments.
+    """Connect to a tuner service, and return a client of it. The arguments are those of `AsyncClient`.
 
     Raises:
         ServiceUnreachable: no tuner service answers at the address.
@@ -749,7 +822,7 @@ async def connect_async(
         if not isinstance(who, dict) or "role" not in who:
             raise ServiceError(f"the server at {client.address} is not a tuner service")
         if who["role"] is None:
-            # raises NotAllowed if the token is wrong
+            # the session's route allows everybody, but this one raises NotAllowed if the token is wrong
             await client.request("GET", "/experiments", params={"page_size": 1})
     except BaseException:
         await client.aclose()

@@ -27,7 +27,7 @@ CHANGES = (
     (r"\bAsync(Generator|Iterator)", r"\1"),
     (r"\bAsync(Client|ExperimentHandle|TrialHandle|BaseTransport)", r"\1"),
 )
-"""Regular expressions and their replacements, applied in this order."""
+"""Regular expressions and their replacements, which turn the source of the asynchronous client into the synchronous one."""
 
 
 def generated() -> str:

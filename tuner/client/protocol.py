@@ -1,4 +1,4 @@
-"""The HTTP protocol of both clients, without I/O: addresses, repetition of requests, reading of answers and errors."""
+"""The part of both clients that does no I/O: addresses, when to repeat requests, reading answers and errors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ M = TypeVar("M", bound=BaseModel)
 API = "/api/v1"
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 BROKEN = frozenset({502, 503, 504})
-"""Status codes of a proxy that cannot reach the service. The request may have been carried out."""
+"""Status codes that a proxy returns if it cannot reach the service. The request may have been carried out nevertheless."""
 PAGE = 1000
 CREATE_S = 300.0
-"""Seconds to wait for the answer to a spec, since the service imports the training function before it answers."""
+"""Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
 FIRST_CONTACT_S = 2.0
-"""Seconds for which to retry a service that has never answered and refuses connections. Its address is probably wrong."""
+"""Seconds for which to try again to connect to a service that has never answered, since its address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
-    """Return the URL of the service, from the argument or TUNER_ADDRESS. The default scheme is http."""
+    """Return the URL of the service, by default the value of TUNER_ADDRESS. The default scheme is http."""
     found = address or Settings.from_env().address
     if not found:
         raise SpecError(
@@ -50,14 +50,14 @@ def address_of(address: str | None) -> str:
 
 
 def headers_of(token: str | None) -> dict[str, str]:
-    """Return the headers of every request. token: by default the value of TUNER_TOKEN."""
+    """Return the headers that every request has. The default of `token` is the value of TUNER_TOKEN."""
     found = token or Settings.from_env().token
     authorization = {"Authorization": f"Bearer {found}"} if found else {}
     return {"User-Agent": f"tuner/{__version__}", **authorization}
 
 
 def space_patch(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch of a search space in its JSON form. Its domains may be objects such as `tuner.uniform(0, 1)`."""
+    """Return a merge patch of a search space, with domains such as `tuner.uniform(0, 1)` converted to JSON."""
     found: dict[str, Any] = {}
     for name, value in space.items():
         if isinstance(value, Mapping):
@@ -68,7 +68,7 @@ def space_patch(space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Drop query parameters that are None, and write booleans as in JSON."""
+    """Return the query parameters without those that are None, and with booleans as in JSON."""
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
@@ -77,9 +77,12 @@ def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
 class Attempts:
     """Decides whether and when a request is repeated.
 
-    safe: the request may be repeated even if it could have been carried out.
-    patience_s: give up once this many seconds have passed since the first attempt.
-    reached: the service has answered this client before.
+    Attributes:
+        safe: True if the request may be repeated even if it may have been carried out already.
+        patience_s: the request is not repeated later than this many seconds after the first attempt.
+        reached: True if the service has answered this client before.
+        begun: when the first attempt was made, in seconds of the monotonic clock.
+        made: the number of attempts so far.
     """
 
     safe: bool
@@ -89,7 +92,10 @@ class Attempts:
     made: int = 0
 
     def wait_s(self, answer: httpx.Response | None, error: httpx.TransportError | None) -> float | None:
-        """Return the seconds to wait before the request is repeated, or None if it is not repeated."""
+        """Return the seconds to wait before the request is repeated, or None if it must not be repeated.
+
+        Either `answer` or `error` is the outcome of the latest attempt.
+        """
         self.made += 1
         if error is not None:
             repeat = self.safe or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
@@ -107,18 +113,18 @@ class Attempts:
 
 
 def _was_refused(answer: httpx.Response) -> bool:
-    """Return whether the service refused the request before doing anything, so that any request may be repeated."""
+    """Return whether the service refused the request without having done anything, so that even an unsafe one may be repeated."""
     return answer.status_code == 429 or (answer.status_code == 503 and "retry-after" in answer.headers)
 
 
 def _asked_s(answer: httpx.Response | None) -> float:
-    """Return the seconds of an answer's Retry-After header. A tuner service does not use the form with a date."""
+    """Return the seconds in the Retry-After header of an answer, or 0 if it has none. A tuner service never sends a date."""
     text = "" if answer is None else answer.headers.get("retry-after", "")
     return float(text) if text.isdecimal() else 0.0
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
-    """Return a folder as a path. Raise SpecError if there is no such folder."""
+    """Return the folder with this path. Raise SpecError if there is no such folder."""
     folder = Path(path)
     if not folder.is_dir():
         raise SpecError(f"there is no folder {folder}", "/bundle")
@@ -126,12 +132,12 @@ def folder_of(path: str | os.PathLike[str]) -> Path:
 
 
 def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:
-    """Return the error of a service that does not answer."""
+    """Return the exception to raise if the service does not answer."""
     return ServiceUnreachable(f"no tuner service answers at {address}: {str(error) or type(error).__name__}")
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise the error that an answer describes, with the text of its problem document."""
+    """Raise the exception for the status of an answer, with the text of its problem document. Do nothing if it is no error."""
     if answer.status_code < 400:
         return
     detail, errors = _problem(answer)
@@ -149,7 +155,7 @@ def check(answer: httpx.Response) -> None:
 
 
 def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
-    """Return the text and the (pointer, message) pairs of a problem document."""
+    """Return the detail and the (pointer, message) pairs of the problem document in an answer."""
     try:
         found = answer.json()
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
@@ -159,7 +165,7 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
 
 
 def read(model: type[M], data: Any) -> M:
-    """Return an answer as its model."""
+    """Return the JSON of an answer as this model. Raise ServiceError if it does not fit."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -188,7 +194,7 @@ class EventReader:
         self._rest = ""
 
     def feed(self, part: bytes) -> list[Event]:
-        """Return the events that these bytes complete."""
+        """Take the next bytes of the stream, and return the events that are complete now."""
         *blocks, self._rest = (self._rest + self._decoder.decode(part)).split("\n\n")
         return [event for block in blocks if (event := _event(block)) is not None]
 

@@ -1,4 +1,4 @@
-"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with both."""
+"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with a service and a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, Tri
 
 
 class Log:
-    """The parts of an experiment's log that a result needs: its reports and its checkpoints."""
+    """The parts of an experiment's log that a `Result` needs: the reports and the checkpoints."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -27,13 +27,15 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
 
     def add(self, event: Event) -> None:
-        """Add a message of the event stream."""
+        """Add an event of the stream of the experiment's log."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
-        if event.name == "reported" and data["metrics"]:  # most reports of a thinned experiment have no metrics
+        if (
+            event.name == "reported" and data["metrics"]
+        ):  # if the experiment's points were deleted, most reports have no metrics
             row = history_row(
                 data["iteration"], data["segment"], _time(data["time"]), _numbers(data["metrics"]), data.get("step")
             )
@@ -47,7 +49,15 @@ def found_of(
     log: Log,
     space: Space | None,
 ) -> Found:
-    """Return the data of a `Result`."""
+    """Return the data from which a `Result` is made.
+
+    Args:
+        experiment: the experiment.
+        trials: all its trials.
+        segments: the segments of these trials.
+        log: the experiment's log.
+        space: the experiment's first search space, with its Python objects. None: use the space that the service returned.
+    """
     by_trial: dict[int, list[SegmentRecord]] = {}
     for item in segments:
         by_trial.setdefault(item.trial_number, []).append(segment_record(item))
@@ -67,13 +77,16 @@ def found_of(
 
 
 def _revisions(experiment: schemas.Experiment, space: Space | None) -> Revisions:
-    """Return the spaces. `space` is the first one, if the caller has it with its Python objects."""
+    """Return the search spaces that the experiment has had.
+
+    Pass `space` if the first search space is available with its Python objects. It then replaces the service's copy.
+    """
     read = [Space.from_json(each, opaque=True) for each in (*experiment.former_spaces, experiment.space)]
     return Revisions([*([read[0]] if space is None else [space]), *read[1:]], experiment.assumed)
 
 
 def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
-    """Return the record of an experiment. Its spec contains only what the API shows."""
+    """Return the record of an experiment. Parts that the API does not show have empty values."""
     spec = Spec(
         name=shown.name,
         space=shown.space,
@@ -192,7 +205,10 @@ def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
 
 
 def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
-    """Return where the best value was reported: in the newest segment that covers its time with its configuration."""
+    """Return the place of the best report: the newest segment with its configuration that started before its iteration.
+
+    Return None if there is no such segment.
+    """
     at = best.iteration or 0
     fitting = [one for one in segments if one.start_iteration < at and dict(one.params) == dict(best.params)]
     return Place(best.trial_number, fitting[-1].ordinal, at) if fitting else None
@@ -203,7 +219,7 @@ def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _number(value: float | None) -> float:
-    """Return a number of the API, which writes NaN and infinities as null."""
+    """Return the number that the API shows as `value`. NaN stands for null, by which the API replaces NaN and infinities."""
     return math.nan if value is None else value
 
 
@@ -216,11 +232,11 @@ def _time_or_none(text: str | None) -> float | None:
 
 
 def stream_item(data: Mapping[str, Any]) -> StreamItem:
-    """Return an entry of a service's log as the store has it."""
+    """Return an entry of the log that a service sent, in the form in which the store returns entries."""
     rest = {name: value for name, value in data.items() if name not in ("seq", "time", "trial_number", "trial_id")}
     if "metrics" in rest:
         rest["metrics"] = _numbers(rest["metrics"])
-    decided = "payload" in rest  # only decisions have one
+    decided = "payload" in rest  # only decisions have a payload
     return StreamItem(
         seq=data["seq"],
         event="decision" if decided else rest.pop("kind"),

@@ -12,15 +12,15 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 
 Entry = tuple[int, Event | Decision]
-"""(event_seq, entry). The single writer of an experiment numbers its events and decisions together, without gaps."""
+"""An event or decision with its number, `event_seq`. An experiment's events and decisions share one sequence without gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A transaction. It is written whole or not at all, and only while the writer still holds the experiment's epoch.
+    """The changes that a driver writes in one transaction: all or none, and only while the driver's epoch is still valid.
 
-    `log` is the source of truth. `trials` and `state` follow from the log. They are written so that readers do not have
-    to fold the log. The trials are the core's own objects: read them, but keep no reference to them.
+    `log` is the source of truth. `trials` and `state` follow from the log, and are written so that readers do not have
+    to fold the log. The trials are the core's own objects: read them, but do not change them or keep references to them.
     """
 
     log: Sequence[Entry]

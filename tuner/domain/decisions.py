@@ -1,6 +1,6 @@
 """Define the decisions that a scheduler, a user or the core makes about a trial or an experiment.
 
-Every decision is a value and contains its reason in words, with the numbers from which it was made.
+Every decision is immutable and contains its reason in words, with the numbers that led to it.
 
 `Decision` is the union of all decisions. Add a new decision to it; mypy then names every `match` that does not handle it.
 """
@@ -21,13 +21,13 @@ class _Decision:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON; `from_json` reads them."""
+        """Return the fields of the decision as JSON; `from_json` is the inverse."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(_Decision):
-    """Start a new trial with these flat `params`, or, if they are None, with those that the searcher suggests."""
+    """Start a new trial with the flat `params`, or with the searcher's suggestion if `params` is None."""
 
     KIND = "start"
     params: Mapping[str, Any] | None = None
@@ -54,13 +54,13 @@ class Pause(_Decision):
 
     KIND = "pause"
     trial: int
-    held: bool = False  # the scheduler may not resume it: a user paused it, or it waits for `then`
+    held: bool = False  # the scheduler may not resume the trial: a user paused it, or it waits for `then`
     then: Mapping[str, Any] | None = None  # an Exploit as JSON, to be carried out once the donor's checkpoint is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(_Decision):
-    """End the trial early: it becomes `stopped`."""
+    """End the trial early, in state `stopped`."""
 
     KIND = "stop"
     trial: int
@@ -68,7 +68,7 @@ class Stop(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete(_Decision):
-    """End the trial because it has reached its end: it becomes `completed`."""
+    """End the trial in state `completed`, because its training is finished."""
 
     KIND = "complete"
     trial: int
@@ -76,7 +76,7 @@ class Complete(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit(_Decision):
-    """Continue the trial from the donor's checkpoint with a new configuration, given as flat params."""
+    """Continue the trial from the checkpoint of another trial, the donor, with a new configuration (flat `params`)."""
 
     KIND = "exploit"
     trial: int
@@ -97,7 +97,7 @@ class Retry(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(_Decision):
-    """Give up the trial: it becomes `failed`. `failure`: the cause, if no event contains it."""
+    """End the trial in state `failed`. `failure` is the cause, unless an event in the log already contains the cause."""
 
     KIND = "fail"
     trial: int
@@ -106,7 +106,7 @@ class Fail(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(_Decision):
-    """Cancel the trial, because a user cancelled it or its experiment."""
+    """End the trial in state `cancelled`, because a user cancelled the trial or the whole experiment."""
 
     KIND = "cancel"
     trial: int
@@ -122,10 +122,10 @@ class Finish(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(_Decision):
-    """Record a text for people, such as what "auto" chose and why. It changes nothing.
+    """Record a message for users, such as what "auto" chose and why. A note has no effect on the search.
 
-    trial: the trial that the note is about, if any. warning: True if the note names a likely mistake in the user's code
-        or settings, so that it is also shown on the page and in the terminal.
+    trial: the number of the trial that the note is about, if any. warning: True if the note names a likely mistake in
+        the user's code or settings, so that it is also shown on the page and in the terminal.
     """
 
     KIND = "note"
@@ -134,13 +134,13 @@ class Note(_Decision):
 
 
 Decision = Start | Resume | Pause | Stop | Complete | Exploit | Retry | Fail | Cancel | Finish | Note
-"""Any decision. It works with `isinstance`, and a `match` over it ends in `assert_never`."""
+"""The union of all decisions, for `isinstance` and for `match` statements, each of which ends in `assert_never`."""
 
 _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
-    """Return the decision that `to_json` wrote under this kind."""
+    """Return the decision of this kind from the JSON that its `to_json` returned."""
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])

@@ -25,7 +25,7 @@ class _AsJson:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON; `from_json` reads them."""
+        """Return the fields of the event as JSON; `from_json` is the inverse."""
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
@@ -54,7 +54,7 @@ class _SegmentEvent(_Event, _OfSegment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Event):
-    """A driver has taken over the experiment. Everything that ran under the earlier driver has ended."""
+    """A driver has taken over the experiment. All segments that ran under the previous driver have ended."""
 
     KIND = "driver_started"
     epoch: int
@@ -64,7 +64,7 @@ class DriverStarted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(_SegmentEvent):
-    """A segment waits for resources. `reason` says for which."""
+    """A segment is waiting for resources; `reason` names them."""
 
     KIND = "waiting"
     reason: str
@@ -83,9 +83,10 @@ class SegmentStarted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Report, _AsJson, _OfSegment):
-    """A report that the driver has received. `iteration` is the segment's start plus report_no.
+    """A report that the driver has received.
 
-    `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
+    `iteration` is the training_iteration: that of the segment's starting checkpoint plus `report_no`. `waits`, `offer` and
+    `age` are not stored, because they matter only while the ranks are alive.
     """
 
     KIND: ClassVar[str] = "reported"
@@ -96,7 +97,7 @@ class Reported(Report, _AsJson, _OfSegment):
 
     @classmethod
     def of(cls, report: Report, ref: SegmentRef, start_iteration: int, time: float) -> Reported:
-        """Return the event for a report. time: when the report was made, by the driver's clock."""
+        """Return the event for a report. `time` is the time at which the report was made, by the driver's clock."""
         return cls(
             time=time,
             trial=ref.trial,
@@ -111,9 +112,10 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have answered about the next report. The event is not logged if none stops the trial.
+    """A stop function of the user has raised, or has returned that the trial should stop, for a report of the trial.
 
-    answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
+    This event comes directly before the report. There is none if every stop function lets the trial continue.
+    answers: one for each stop function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
 
     KIND = "stop_judged"
@@ -123,7 +125,7 @@ class StopJudged(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_SegmentEvent):
-    """A checkpoint became ready after its report, because it was written on demand or its upload took time."""
+    """A checkpoint became ready after the report that it belongs to: it was saved on demand, or its upload took time."""
 
     KIND = "checkpoint_saved"
     checkpoint: CheckpointInfo
@@ -177,7 +179,7 @@ class Noted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFitted(_Event):
-    """A model fit that a scheduler requested is done. The payload is for the scheduler, and is empty if the fit failed."""
+    """A model fit that the scheduler requested has ended. The payload is the result, and is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
@@ -185,7 +187,7 @@ class ModelFitted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded(_Event):
-    """A user has given a command. `trial` is None if the command is about the whole experiment."""
+    """A user has given a command to one trial, or to the whole experiment if `trial` is None."""
 
     KIND = "commanded"
     command: Command
@@ -281,13 +283,13 @@ Event = (
     | GpuHoursSpent
     | SlotsChanged
 )
-"""Any event. It works with `isinstance`, and a `match` over it ends in `assert_never`."""
+"""The union of all events, for `isinstance` and for `match` statements, each of which ends in `assert_never`."""
 
 _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
-    """Return the event that `to_json` wrote under this kind."""
+    """Return the event of this kind from the JSON that its `to_json` returned."""
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])

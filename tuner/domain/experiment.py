@@ -26,13 +26,13 @@ class Objective:
 
 
 def option(default: Any, about: str, **bounds: Any) -> Any:
-    """Declare an option of a section of the spec. An option is declared nowhere else.
+    """Declare an option of a section of the spec.
 
-    The check of a spec, the OpenAPI document and docs/api_reference.md are made from this declaration, and a test compares the
-    signature of `tuner.run` with it.
+    This declaration is the only one of the option: the check of a spec, the OpenAPI document and docs/api_reference.md are
+    made from it, and a test compares it with the signature of `tuner.run`.
 
     Args:
-        default: the value if the spec does not have the option; `dict` for an empty mapping.
+        default: the value of the option if the spec does not set it; `dict` for an empty mapping.
         about: the meaning of the option, in a few words.
         bounds: the conditions that a value must satisfy, by their names in pydantic: ``gt``, ``ge``, ``le``, ``pattern``, ...
     """
@@ -53,7 +53,7 @@ class Scaling:
     num_workers: int = option(1, "ranks of a trial", ge=1, le=100_000)
     use_gpu: bool = option(False, "give each rank a GPU")
     resources_per_worker: Mapping[str, float] = option(
-        dict, "CPU, GPU and custom resources of a rank; fractions below 1 are allowed"
+        dict, "CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed"
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = option(
         "PACK", "Ray's strategy for placing the ranks on nodes"
@@ -64,8 +64,8 @@ class Scaling:
     reuse_workers: bool = option(True, "start the next trial in the worker processes of a finished one")
     working_dir: Literal["trial", "caller"] = option(
         "trial",
-        "working directory of the ranks: a new one for each trial, or that of the caller, the process that created the "
-        "experiment",
+        "working directory of the ranks: a new one for each trial, or that of the process that created the experiment "
+        "(the caller)",
     )
 
     def bundle(self) -> dict[str, float]:
@@ -98,7 +98,7 @@ class Limits:
         gt=0,
         allow_inf_nan=False,
     )
-    max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
+    max_failures: int = option(0, "retries of a trial after errors in the training code", ge=0)
     max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
     placement_timeout_s: float = option(
         600.0,
@@ -125,12 +125,14 @@ class CheckpointPolicy:
         pattern=PRINTABLE,
     )
     frequency: int | None = option(
-        None, ("reports between checkpoints; null: only when a checkpoint is needed"), **_COUNT
+        None,
+        ("number of reports from one checkpoint to the next; null: save only when a checkpoint is needed"),
+        **_COUNT,
     )
     interval_s: float | None = option(
         60.0,
-        "seconds after a checkpoint until the next milestone saves another one, which limits the loss of a "
-        "crash; null: never",
+        "seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; "
+        "null: never",
         **_SECONDS,
     )
     at_end: bool = option(True, "save a checkpoint when a trial completes")
@@ -169,9 +171,9 @@ class Spec:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     executor: Literal["auto", "ray", "local", "agents"] = option(
         "auto",
-        "where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a "
-        "service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it "
-        "asks for",
+        "where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, "
+        "which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do "
+        "what the experiment asks for, otherwise Ray",
     )
     warm_start: Literal["auto"] | Sequence[str] | None = option(
         None,
@@ -182,7 +184,9 @@ class Spec:
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(
-        DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+        DEFAULT_PROJECT,
+        "the project that the experiment belongs to; tokens may be limited to one project",
+        pattern=PROJECT,
     )
     priority: int = option(0, "experiments of a higher priority get room on the cluster first", ge=-1000, le=1000)
     weight: float = option(
@@ -200,9 +204,9 @@ class Spec:
     # parameter. See `tuner.space.revisions`.
     former_spaces: tuple[Mapping[str, Any], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
-    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself.
-    # "constraints" and "budget" are left out if there are none. No decision depends on this.
+    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...},
+    # "search": {...} or None, "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes
+    # configurations itself. "constraints" and "budget" are left out if there are none. No decision depends on this.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -226,7 +230,7 @@ class Spec:
         return len(self.former_spaces)
 
     def amended(self, changes: Mapping[str, Any]) -> Spec:
-        """Return the spec with changes. In a section, only the options named in `changes` are replaced."""
+        """Return a copy of the spec with changes. In a section, only the options named in `changes` are replaced."""
         parts: dict[str, Any] = {
             name: dataclasses.replace(getattr(self, name), **value) if name in SECTIONS else value
             for name, value in changes.items()

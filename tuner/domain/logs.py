@@ -15,7 +15,7 @@ CHUNK_BYTES = 64 << 10
 _LEVEL = 3  # zlib's level, which compresses text almost as well as the best level, in a third of the time
 
 Range = tuple[int, int]
-"""A range of bytes of a log file: the start and the end. The end is excluded."""
+"""A range of bytes of a log file, as (start, end). The end is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class LogChunk:
     start: int  # offset of its first byte in the file
     size: int  # bytes before compression; 0 marks the end of the file
     data: bytes  # compressed with zlib
-    time: float  # when it was read, in seconds since the epoch
+    time: float  # when the chunk was read from the file, in seconds since the epoch
 
     @classmethod
     def of(cls, rank: int, start: int, content: bytes, time: float) -> LogChunk:
-        """Compress a piece of a log."""
+        """Return the chunk for `content`, the bytes of the log file from offset `start` on."""
         return cls(rank, start, len(content), zlib.compress(content, _LEVEL) if content else b"", time)
 
     @property
@@ -52,17 +52,17 @@ class LogLimit:
 
     @classmethod
     def of(cls, total: int) -> LogLimit:
-        """Split a total: a quarter for the head, which contains the start-up messages, and three quarters for the tail."""
+        """Return the limit that keeps `total` bytes: a quarter in the head, for start-up messages, and the rest in the tail."""
         head = total // 4
         return cls(head, total - head)
 
     def kept(self, size: int) -> list[Range]:
-        """Return the ranges to keep of a file of this size."""
+        """Return the ranges of bytes to keep of a log file that has `size` bytes."""
         return merged([(0, min(size, self.head)), (max(0, size - self.tail), size)])
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Merge ranges into ascending ones that neither touch nor overlap."""
+    """Return ranges that cover the same bytes, in ascending order, and that neither touch nor overlap."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -93,9 +93,9 @@ def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
 def cut(
     read: Callable[[int, int], bytes], ranges: Iterable[Range], head: int, rank: int, time: float
 ) -> Iterator[LogChunk]:
-    """Read ranges of a file as chunks of at most CHUNK_BYTES. `read` takes an offset and a size.
+    """Read ranges of a log file with `read(offset, size)`, and yield their content as chunks of at most CHUNK_BYTES.
 
-    No chunk crosses the offset `head`, so that chunks after it can be dropped when newer ones arrive.
+    No chunk crosses the offset `head`, so that any chunk behind that offset can be dropped when newer chunks arrive.
     """
     for begin, end in ranges:
         stops = [begin, *([head] if begin < head < end else []), end]

@@ -16,7 +16,7 @@ FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
 Interruption = Leave | Literal["kill"]
-"""The ways to end a segment: by one of the verdicts of `Leave`, or by a kill."""
+"""The ways in which the driver can end a running segment: a verdict to stop, pause or exploit, or killing the ranks."""
 
 
 class SegmentRef(NamedTuple):
@@ -56,7 +56,7 @@ CAUSES = frozenset(
 
 
 def what_to_do(cause: str | None) -> str:
-    """Return a line that names the section of the docs that explains a cause of failure."""
+    """Return a line that names the section of the documentation about failures with this cause."""
     return errors.what_to_do(cause if cause in CAUSES else "failures")
 
 
@@ -64,9 +64,9 @@ def what_to_do(cause: str | None) -> str:
 class Failure:
     """The reason why a segment failed, in words that help the user to fix it.
 
-    kind: "user" counts towards max_failures. "system" (a node was lost or preempted, or the driver host was lost) does
-        not. "spec" fails the trial immediately, and "placement" fails the experiment, because every trial asks for the
-        same workers.
+    kind: a "user" failure counts towards max_failures. A "system" failure does not: a node was lost or preempted, or the
+        driver host was lost. A "spec" failure ends the trial immediately. A "placement" failure ends the experiment,
+        because every trial asks for the same workers.
     """
 
     kind: FailureKind
@@ -78,7 +78,7 @@ class Failure:
     node: str | None = None
     pid: int | None = None
     traceback: str = ""
-    log_tail: str = ""  # the last lines of that rank
+    log_tail: str = ""  # the last lines of the rank's log
     stacks: Mapping[str, str] = field(default_factory=dict)  # rank -> Python stack, for a hang
 
     def headline(self, trial: int | None = None) -> str:
@@ -107,10 +107,11 @@ class CheckpointInfo:
 class Report:
     """One report of a segment's ranks. The training session makes it; the driver turns it into a `Reported` event.
 
-    time: when the report was made, by the rank's monotonic clock. waits: True if the ranks wait for the verdict at this
-        report, so that the trial can be paused or stopped here. offer: the report_no of the next report that will offer a
-        checkpoint; None if unknown. age: seconds from making the report to sending it. The clocks of two machines may
-        differ, so the driver computes the time of the report from its own clock and the age.
+    time: when the report was made, by the rank's monotonic clock.
+    waits: True if the ranks wait for the verdict at this report, so that the trial can be paused or stopped here.
+    offer: the report_no of the next report at which the training code can save a checkpoint; None if unknown.
+    age: the seconds between making and sending the report. The clocks of two machines may differ, so the driver computes
+        the time of the report from its own clock and `age`.
     """
 
     report_no: int  # 1-based within the segment
@@ -125,7 +126,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer to a segment's ranks after a report at which they waited."""
+    """The driver's answer to the ranks of a segment, which wait for it at a milestone."""
 
     action: VerdictAction = "continue"
     # report_no within the segment at which the ranks wait next; None: they never wait again
@@ -138,8 +139,8 @@ class Verdict:
 class Outcome:
     """The outcome of a segment.
 
-    kind: "returned" (the training function returned), "left" (it followed a verdict) or "failed". warning: a likely
-        mistake in the training code, although nothing failed; may be empty.
+    kind: "returned" (the training function returned), "left" (the driver ended the segment) or "failed".
+    warning: a likely mistake in the training code, although the segment did not fail; may be empty.
     """
 
     kind: Literal["returned", "left", "failed"]

@@ -42,7 +42,7 @@ class SegmentState(StrEnum):
     PLANNED = "planned"  # waits for a free slot, and for the trial's open segment to end
     LAUNCHING = "launching"  # has a slot; its ranks have not entered the training function yet
     RUNNING = "running"  # all ranks have entered the training function
-    LEAVING = "leaving"  # a verdict ends it; its worker group is still in use
+    LEAVING = "leaving"  # a verdict is ending it; its worker group is still in use
     RETURNED = "returned"  # the training function returned
     LEFT = "left"  # the ranks followed a verdict, or their worker group was ended
     FAILED = "failed"

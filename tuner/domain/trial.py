@@ -32,7 +32,7 @@ class Segment:
     offer: int | None = None  # report_no of the next report that will offer a checkpoint
     scored: bool = True  # whether its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
-    commanded: str | None = None  # the request to carry out at its next report: "pause" by a user, "yield" by the host
+    commanded: str | None = None  # what to do at its next report: "pause" if a user wants it, "yield" if the host does
     room_for: str = ""  # why the segment has to yield, in words
     opened_at: float = 0.0
     started_at: float | None = None
@@ -60,7 +60,7 @@ class Segment:
         return str(self.state) if self.state.ended else None
 
     def move(self, state: SegmentState) -> None:
-        """Change the state. Raise IllegalTransition if the table of segments has no such change."""
+        """Change the state of the segment. Raise IllegalTransition if the table `SEGMENT_CHANGES` has no such change."""
         self.state = change_segment(self.state, state)
 
 
@@ -134,7 +134,7 @@ class Trial:
 
     @property
     def ref(self) -> SegmentRef:
-        """Return the reference of the newest segment."""
+        """Return the trial's number and the ordinal of its newest segment, as a SegmentRef."""
         return SegmentRef(self.number, len(self.segments))
 
     @property
@@ -145,11 +145,14 @@ class Trial:
         return ScoredReport(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
 
     def params_at(self, mark: ScoredReport) -> Mapping[str, Any]:
-        """Return the configuration that led to a report. Under PBT it may differ from the current one."""
+        """Return the configuration with which the trial made this report. Under PBT, the current one may differ."""
         return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
-        """Return the ready checkpoint with the best report, or the newest checkpoint if no report had a finite value."""
+        """Return the ready checkpoint with the best finite objective, or the newest ready one if no objective is finite.
+
+        Return None if the trial has no ready checkpoint.
+        """
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:
@@ -163,9 +166,10 @@ class Trial:
 
 
 class Population:
-    """All trials by number, and by state.
+    """The trials of an experiment, by number and by state.
 
-    Schedulers and searchers read it. Only the core's state changes it, through `add` and `move`. `put` is for copies.
+    Schedulers and searchers read the population. Only the core's `State` changes it, with `add` and `move`. `put` is for
+    copies of a population.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ LEASE_S = 15.0
 KEEP_S = 1.0
 """Seconds between two renewals of the lease. Each renewal also looks for new commands."""
 LOOK_S = 0.005
-"""A call that waits for the loop checks its state every so many seconds."""
+"""Seconds between two checks of the loop's state by a call that waits for the loop."""
 
 
 class Closed(TunerError):
@@ -45,7 +45,7 @@ class Closed(TunerError):
 
 
 class AskedGroups:
-    """The groups of ask and tell: segments that wait for an `ask`, and those that the caller trains."""
+    """The segments of ask and tell: those that wait until the caller asks for one, and those that the caller trains."""
 
     def __init__(self) -> None:
         self.ready: deque[SegmentRef] = deque()
@@ -67,7 +67,7 @@ class AskedGroups:
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         """End a segment that nobody has asked for yet, or that must be killed.
 
-        Other segments get the verdict at their next report.
+        A segment that the caller trains gets the verdict at its next report.
         """
         if segment in self.ready or why == "kill":
             self.end(segment, Outcome(kind="left"))
@@ -78,7 +78,7 @@ class AskedGroups:
             end.set_result(outcome)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Do nothing: the content belongs to the caller."""
+        """Do nothing, because the checkpoint's files belong to the caller."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -158,7 +158,7 @@ class AskedDriver:
                 store.drivers.release(record.id, self._epoch)
 
     async def _keep(self, loop: ExperimentLoop, seen: set[int], driving: asyncio.Task[Any]) -> None:
-        """Renew the lease and pass on the commands of users. End the loop if another process has taken over."""
+        """Renew the lease and pass users' commands on to the loop. End the loop if another process drives the experiment."""
         while True:
             await asyncio.sleep(KEEP_S)
             try:
@@ -185,7 +185,7 @@ class AskedDriver:
             raise TunerError(f"the study is no longer driven: {self._error}") from self._error
 
     def ask(self, timeout_s: float) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Return a segment to train, or None once the experiment has ended or is paused.
+        """Return a segment to train, with its trial; None once the experiment has ended or is paused.
 
         Raises:
             Conflict: no segment became available within `timeout_s`, because other trials have to report or end first.
@@ -203,12 +203,16 @@ class AskedDriver:
                 return found
             count, slots = len(self.groups.taken), self.core.experiment.slots
             if (count >= slots or time.monotonic() >= until) and not self._over.wait(4 * LOOK_S):
-                why = f"max_concurrent_trials is {slots}" if count >= slots else "the scheduler waits for their reports"
+                why = (
+                    f"max_concurrent_trials is {slots}"
+                    if count >= slots
+                    else "the scheduler waits for the reports of these trials"
+                )
                 trials = "1 trial has" if count == 1 else f"{count} trials have"
                 raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Return the next segment, once the loop has handled all events so far."""
+        """Return the next segment to train; None if there is none after the loop has handled all events so far."""
         quiet = 0
         while quiet < 3:
             await asyncio.sleep(LOOK_S if quiet else 0)
@@ -237,7 +241,7 @@ class AskedDriver:
     ) -> Verdict:
         """Commit a report and return the verdict. A verdict other than "continue" ends the segment.
 
-        last: the trial ends with this report.
+        last: True if the trial ends with this report.
 
         Raises:
             SpecError: the report lacks a metric that the search needs. Nothing is committed, and the trial can
@@ -300,7 +304,7 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving. The next driver restarts trials that were asked for and have not ended."""
+        """Stop driving the experiment. The next driver starts the unfinished trials again."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)
@@ -344,7 +348,7 @@ class AskedDriver:
 
 
 def _claimed(store: Store, record: ExperimentRecord) -> int:
-    """Claim an experiment. If its holder was killed, wait until the lease has expired."""
+    """Claim the experiment's lease and return its epoch. If another process holds the lease, wait: it may have been killed."""
     owner = f"study:{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}:{time.time_ns()}"
     until = time.monotonic() + LEASE_S + KEEP_S
     while True:

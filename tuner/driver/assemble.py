@@ -23,7 +23,7 @@ DEFAULT_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Objects that a Python caller passed to replace the parts named in the spec."""
+    """The objects that a Python caller passed in place of the scheduler, searcher or stopper that the spec names."""
 
     scheduler: Scheduler | None = None
     searcher: Searcher | None = None
@@ -33,10 +33,10 @@ class Parts:
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
     """Return the core of a new or a stored experiment.
 
-    saves_checkpoints: True or False if it is known whether the training function saves checkpoints, else None.
+    saves_checkpoints: whether the training function saves checkpoints; None if that is unknown.
 
     Raises:
-        SpecError: the parts do not fit the space or each other. The error lists every mistake.
+        SpecError: the scheduler, searcher and stopper do not fit the space or each other. The error lists every mistake.
     """
     parts = parts or Parts()
     notes: list[str] = []
@@ -75,12 +75,15 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
-        message = f"{scheduler.TYPE} uses only one objective; moasha stops trials early by several, and fifo stops none"
+        message = (
+            f"{scheduler.TYPE} uses only one objective; moasha stops trials early by several objectives, "
+            "and fifo stops no trials early"
+        )
         mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
-            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit it by num_samples or "
+            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit the search by num_samples or "
             "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
@@ -125,7 +128,7 @@ def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], 
 def _choose(
     spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
 ) -> tuple[Scheduler, Searcher, str | None]:
-    """Return the scheduler and the searcher, with "auto" resolved, and the reasons for that choice."""
+    """Return the scheduler, the searcher, and the reason for the choice if the scheduler was chosen here ("auto")."""
     scheduler, searcher, why = parts.scheduler, parts.searcher, None
     search: dict[str, Any] = dict(spec.search)
     if scheduler is None and spec.scheduler.get("type") == "auto":

@@ -10,7 +10,7 @@ from tuner.store.records import CommandRecord
 
 
 def as_event(command: CommandRecord) -> Event:
-    """Return the event of a command, with the current time."""
+    """Return the event that tells an experiment's core about a user's command, with the current time."""
     if command.command == "amend":
         return Amended(time=time.time(), changes=command.payload, reason=command.reason)
     if command.command == "enqueue":

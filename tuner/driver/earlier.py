@@ -1,7 +1,7 @@
-"""Learn from earlier experiments: map their trials to the new space, and compute what the new spec stores about them.
+"""Learn from earlier experiments: map their trials to a new experiment's search space, and fit models to them.
 
-The result is stored as JSON in the new experiment's spec (`Spec.earlier`). So it survives a restart, and it remains
-when an earlier experiment is deleted.
+The result is stored as JSON in the new experiment's spec (`Spec.earlier`), so it survives a restart of the driver and the
+deletion of an earlier experiment.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class EarlierExperiment:
     """An earlier experiment to learn from.
 
     Attributes:
-        name: its name in the log.
-        objective: its first objective.
-        space: its space.
-        recording: its trials. Their configurations are in `space`.
+        name: the name for it in the log of the new experiment.
+        objective: the experiment's first objective.
+        space: the experiment's search space.
+        recording: the experiment's trials, with configurations in `space`.
     """
 
     name: str
@@ -43,11 +43,12 @@ class EarlierExperiment:
 
 
 def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, Any]:
-    """Return the value of `Spec.earlier`.
+    """Return what an experiment over `space` learns from earlier experiments, as JSON for `Spec.earlier`.
 
     Returns:
         ``{"experiments": [{"name", "trials", "model", "best"}], "portfolio": [{"params", "covers"}], "notes": [...]}``.
-            `covers` lists the indices of experiments.
+            The portfolio has the configurations to begin with; `covers` lists the indices of the experiments for which
+            a configuration is the best in the portfolio.
     """
     if space.has_grid or not len(space):
         return {
@@ -70,7 +71,10 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         longest = max(len(trial.scores) for trial in trials)
         model = surrogate(cube, trials, longest)
         if model.skill < LEAST_SKILL:
-            why = f"its results do not depend on the configuration in a way that can be predicted (correlation {model.skill:.2f})"
+            why = (
+                "the results of its trials do not depend on the configuration in a way that can be predicted "
+                f"(correlation {model.skill:.2f})"
+            )
             notes.append(f"did not learn from {earlier.name}: {why}")
             continue
         order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)
@@ -98,7 +102,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 
 
 def mapped(space: Space, earlier: EarlierExperiment) -> list[EarlierTrial]:
-    """Return the trials of an earlier experiment that have reports and a configuration of this space.
+    """Return the trials of an earlier experiment that have reports, and whose configurations fit `space`.
 
     Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has
     are ignored. Trials that lack a parameter of this space, or have a value outside its range, are left out.
@@ -129,7 +133,7 @@ def _params(space: Space, theirs: Space, trial: RecordedTrial) -> dict[str, Any]
 
 
 def may_fit(space: Space, theirs: Space) -> bool:
-    """Return True if an experiment over the space `theirs` can have trials that fit `space`."""
+    """Return True if trials with configurations of the space `theirs` can fit `space`."""
     mine = {p.path: p.kind == "choice" for p in space.parameters if p.condition is None}
     known = {p.path: p.kind == "choice" for p in theirs.parameters}
     return bool(mine) and mine.items() <= known.items()

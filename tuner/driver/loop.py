@@ -1,7 +1,7 @@
 """The shell of real time: it takes events from its inbox, commits them, and carries out the actions.
 
-It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered or carried out before the batch
-with the decision is committed.
+It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Ranks get no answer and no action is carried out before
+the batch with the decision is committed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ BATCH = 500
 """The largest number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
-"""Seconds to wait between attempts to commit while the database is unreachable. The last wait repeats. Nothing is answered
-meanwhile.
-"""
+"""Seconds to wait between attempts to commit while the database is unreachable. The last wait repeats."""
 
 OUTAGE_S = 3600.0
 """By default, a commit is retried for this many seconds while the database is unreachable."""
@@ -49,7 +47,7 @@ TRIES = 4
 """The number of attempts to commit if they fail with errors that may be permanent."""
 
 TELL_S = 60.0
-"""Seconds between two lines in the log about the same outage."""
+"""Seconds between two messages in the process's log about the same outage of the database."""
 
 DELETIONS_S = 30.0
 """At the end of an experiment, the loop waits for deletions of checkpoints until none has finished for this many seconds."""
@@ -61,8 +59,8 @@ BUDGET_S = 0.25
 """The longest time between two checks of the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
-"""Seconds to wait before a heavy searcher that failed is asked again. If it fails after the last wait, a point is drawn at
-random.
+"""Seconds to wait before a slow searcher that failed is asked again. If it fails after the last wait, the trial's configuration
+is drawn at random.
 """
 
 
@@ -83,7 +81,7 @@ class ExperimentLoop:
         self._early: list[_Item] | None = []  # events that arrived before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
-        self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
+        self._launched: dict[SegmentRef, int] = {}  # segment -> event_seq of the decision to run it
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
@@ -97,10 +95,12 @@ class ExperimentLoop:
     def put(
         self, event: Event, *, command: int | None = None, segment: SegmentRef | None = None
     ) -> asyncio.Future[Verdict | None]:
-        """Queue an event. The future is done when the event is committed; its result is the verdict on `segment` at that time.
+        """Queue an event. Return a future that is done once the event is committed, with the verdict for `segment`, if given.
 
-        Events that arrive before `run` wait until DriverStarted has been handled, so that nothing is decided in an
-        outdated state and time without a driver never counts.
+        Events that arrive before `run` wait until DriverStarted has been handled, so that no decision is made in an
+        outdated state, and so that time without a driver never counts.
+
+        command: the id of the command row that the event carries out, if any.
         """
         done = asyncio.get_running_loop().create_future()
         item = _Item(event, done, command, segment)
@@ -114,7 +114,7 @@ class ExperimentLoop:
         return done
 
     async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
-        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them."""
+        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last report, else None."""
         if not events:
             return None
         last = events[-1]
@@ -127,9 +127,9 @@ class ExperimentLoop:
         return await self.put(last, segment=last.ref if last.waits else None)
 
     async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
-        """Ask the user's stop functions about reports that the core has not seen yet. Return the answers by report_no.
+        """Call the user's stop functions for reports that the core has not seen yet. Return their answers by report_no.
 
-        Only this trial waits for the answers. Reports at which no function ends the trial are left out.
+        Only this trial waits for the functions. Reports at which every function lets the trial continue are left out.
         """
         trials = self.core.trials
         found: dict[int, e.StopJudged] = {}
@@ -160,8 +160,10 @@ class ExperimentLoop:
     ) -> ExperimentState:
         """Take over the experiment and drive it until it has ended or is paused. Return its state.
 
-        epoch: the epoch of this driver; every commit checks it. slots: how many trials the cluster can run at once.
-            commands: pending commands by id. executor: where trials run and why, for the log.
+        epoch: the epoch of this driver, which every commit checks.
+        slots: how many trials the cluster can run at once.
+        commands: the events of commands that users have already given, by the commands' ids.
+        executor: where trials run and why, for the log.
         """
         started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor)
         self._open_inbox(started, commands or {})
@@ -178,7 +180,7 @@ class ExperimentLoop:
             await self._wind_up()
 
     def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
-        """Take DriverStarted first, then the pending commands, then the events that have arrived meanwhile."""
+        """Queue DriverStarted first, then the pending commands, then the events that arrived before `run`."""
         early, self._early = self._early or [], None
         self.put(started)
         for command, event in commands.items():
@@ -189,8 +191,8 @@ class ExperimentLoop:
     async def _take(self) -> list[_Item]:
         """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        At the end, this waits for deletions of files until none has finished for `DELETIONS_S`. A command that arrives
-        meanwhile is handled as usual. A resume makes the experiment continue.
+        Before it returns an empty list, it waits for deletions of checkpoint files until none has finished for
+        `DELETIONS_S`. A command that arrives meanwhile is handled as usual; a resume makes the experiment continue.
         """
         until: float | None = None
         while self._inbox.empty() and self._over():
@@ -218,7 +220,7 @@ class ExperimentLoop:
             self._amended.set()
 
     async def _decide(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function that may change the core. Call it in a thread if the core may call the user's own code."""
+        """Call a function that may change the core, and return its value. Use a thread if the core may call the user's code."""
         if not self._foreign:
             return function(*args)
         async with self.deciding:
@@ -233,7 +235,7 @@ class ExperimentLoop:
     def _answers(
         self, items: list[_Item], actions: list[Action]
     ) -> tuple[list[Verdict | None], dict[SegmentRef, int | None]]:
-        """Return the requested verdicts, and the first milestones of the segments to run."""
+        """Return a verdict for each item (None if it requested none), and the first milestone of each segment to run."""
         verdicts = [self.core.verdict(item.segment) if item.segment is not None else None for item in items]
         launches = [action for action in actions if isinstance(action, RunSegment)]
         return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
@@ -309,10 +311,10 @@ class ExperimentLoop:
                     raise
                 if away >= told + TELL_S:
                     told = away
-                    log.warning("a commit has failed for %.0f s and will be retried: %s", away, error)
+                    log.warning("a commit has been failing for %.0f s and will be retried: %s", away, error)
                 await asyncio.sleep(wait)
         if tries > 1:
-            log.warning("the commit went through after %.1f s", time.monotonic() - begun)
+            log.warning("the commit succeeded after %.1f s", time.monotonic() - begun)
 
     def _over(self) -> bool:
         return self.core.ended or self.core.state is ExperimentState.PAUSED
@@ -377,7 +379,7 @@ class ExperimentLoop:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("a model fit failed; the last one stays in force")
+            log.exception("a model fit failed; the scheduler keeps using the previous model")
             result = {}
         self.put(e.ModelFitted(time=time.time(), payload=result))
 
@@ -406,7 +408,7 @@ class ExperimentLoop:
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
     async def _watch_budget(self) -> None:
-        """Put BudgetSpent when the time budget is spent. If the budget is then raised, put it again when that is spent."""
+        """Queue BudgetSpent when the time budget is used up, and again whenever a raised budget is used up."""
         spent, last = self.core.experiment.running_s, time.monotonic()
         while True:
             budget = self.core.spec.limits.time_budget_s
@@ -425,7 +427,7 @@ class ExperimentLoop:
             last = now
 
     async def _watch_gpu_hours(self) -> None:
-        """Put GpuHoursSpent when the GPU hours are used up. If the limit is then raised, put it again when that is used up."""
+        """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up."""
         while True:
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
@@ -452,7 +454,7 @@ class ExperimentLoop:
 def runs_user_code(core: Core) -> bool:
     """Return whether the core may call a scheduler, searcher or stopper of the user, whose calls can take arbitrarily long.
 
-    Functions of `stop` do not count, because the shell calls them before the core sees a report.
+    The user's stop functions do not count, because the shell calls them before the core sees a report.
     """
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})
@@ -472,10 +474,10 @@ def _parts(stopper: Stopper | None) -> list[Stopper]:
 
 
 def is_ours(part: object, where: str) -> bool:
-    """Return whether a scheduler, searcher or stopper is part of this package and calls no code of the user."""
+    """Return whether a scheduler, searcher or stopper is from the module or package `where` and calls no code of the user."""
     module = type(part).__module__
     return module.startswith(where) and module not in _ADAPTERS
 
 
 _ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
-"""Modules of this package that call the user's code."""
+"""Modules of tuner whose classes wrap a stopper or searcher that the user passed."""

@@ -1,6 +1,7 @@
 """Schedulers, searchers and stoppers that a Python caller passed as objects and that have no JSON form.
 
-The spec has ``{"type": "python", "repr": "..."}`` for them. The objects are pickled and stored with the experiment's code.
+In the spec, ``{"type": "python", "repr": "..."}`` stands for such an object. The object itself is pickled and stored with the
+experiment's code.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def plain_json(part: Any) -> dict[str, Any]:
-    """Return the JSON of this part for the spec: its JSON form, or a placeholder; "auto" for None."""
+    """Return the JSON that stands for this part in the spec: its JSON form, or a placeholder if it has none.
+
+    Return {"type": "auto"} if the part is None.
+    """
     if part is None:
         return {"type": "auto"}
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
 def resolved_json(part: Any) -> dict[str, Any]:
-    """Return `plain_json` of a scheduler or searcher after its setup, with inherited options filled in."""
+    """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec."""
     data = plain_json(part)
     resolved = getattr(part, "resolved", None)
     return data if resolved is None or data["type"] == "python" else dict(resolved())
@@ -50,7 +54,7 @@ def load_parts(blob: bytes | None) -> Parts:
 
 
 def names_code(options: Any) -> bool:
-    """Return whether these options may name functions, as ``"module:name"``. Building a part from them imports those modules."""
+    """Return whether the options of a part may name functions as ``"module:name"``, whose modules the part would import."""
     if isinstance(options, Mapping):
         return any(names_code(value) for value in options.values())
     if isinstance(options, Sequence) and not isinstance(options, str):

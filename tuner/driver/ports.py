@@ -1,9 +1,9 @@
 """The three ports of a shell: inbound (events), journal (commits) and groups (where segments run).
 
-A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then acts on the groups.
-Nothing is answered or carried out before the commit. `tuner.driver.loop` is the shell of real time, with the groups and
-the journal of `tuner.driver.hosts.driven`; `tuner.driver.virtual` is the shell of virtual time.
-`tests/driver/test_contract.py` tests both.
+A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then carries out the core's
+actions with the groups. Ranks get no answer and no action is carried out before the commit. `tuner.driver.loop` is the shell
+of real time, with the groups and the journal of `tuner.driver.hosts.driven`; `tuner.driver.virtual_loop` is the shell of
+virtual time. `tests/driver/test_contract.py` tests both.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tuner.search.base import Searcher, Suggestion
 
 
 class Inbound(Protocol):
-    """The inbound port. Events of one segment are handled in the order in which they are put."""
+    """The port through which a shell gets events. It handles the events of one segment in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
-        """Take an event. The returned future is done once the event is committed. The caller need not await it."""
+        """Take an event. Return a future that is done once the event is committed, and that need not be awaited."""
 
     async def report(self, events: Sequence[Reported]) -> Verdict | None:
-        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them, else None."""
+        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last report, else None."""
 
 
 class Journal(Protocol):
     """Makes batches durable. The shell is its only writer."""
 
     async def commit(self, batch: Batch) -> None:
-        """Write the whole batch, or nothing. Raise LostLease if another driver has taken over.
+        """Write the whole batch, or nothing. Raise LostLease if another driver has taken over the experiment.
 
-        The core changes nothing until this returns, so the batch may be read from another thread.
+        Until this returns, the core does not change the objects in the batch, so another thread may read them.
         """
 
 
@@ -44,12 +44,13 @@ class Groups(Protocol):
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         """Run a segment to its end, and put its reports into the inbound port.
 
-        milestone: the first report at which its ranks wait for a verdict; None if they never wait. After a verdict other than
-        "continue", and after an interrupt, the outcome is "left".
+        After a verdict other than "continue", and after an interrupt, the outcome is "left".
+
+        milestone: the report_no of the first report at which the ranks wait for a verdict; None if they never wait.
         """
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        """Make the ranks of a segment ask for a verdict soon, or leave. "kill" ends them immediately.
+        """Make the ranks of a segment ask for a verdict soon, or end; if `why` is "kill", end them immediately.
 
         Do nothing if the segment has ended already.
         """
@@ -58,10 +59,10 @@ class Groups(Protocol):
         """Delete the content of a checkpoint. Do nothing if it does not exist."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Compute the value of a pure function without blocking the shell."""
+        """Call a pure function without blocking the shell, and return its value."""
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        """Ask a heavy searcher for the suggestion for trial `number`, without blocking the shell."""
+        """Return a slow searcher's suggestion for trial `number`, without blocking the shell."""
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""
+        """Return the answers of the user's stop functions for a trial with these metrics, in the form of `StopJudged`."""

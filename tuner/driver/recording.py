@@ -19,7 +19,7 @@ End = Literal["returned", "failed", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedReport:
-    """One report: its metrics, and the seconds since the previous report or the start."""
+    """One report of a trial: its metrics, and the seconds since the trial's previous report or start."""
 
     metrics: Mapping[str, float]
     seconds: float
@@ -30,15 +30,15 @@ class RecordedTrial:
     """The recording of one trial.
 
     Attributes:
-        number: its number in the experiment.
-        params: its configuration, flat.
-        reports: one for each training_iteration, from 1 on. Reports that were repeated after a failure are included
-            once.
-        end: "returned" if the training function returned by itself, "failed" if it failed for good, and "cut" if
-            something else ended it, so that the rest of its curve is unknown.
-        state: its state in the experiment.
-        error: the error, if it failed.
-        space_revision: the revision of the experiment's search space from which its configuration comes.
+        number: the trial's number in the experiment.
+        params: the trial's configuration, flat.
+        reports: one report for each training_iteration, from 1 on. A report that was repeated after a failure is
+            included once.
+        end: "returned" if the training function returned by itself, "failed" if the trial failed for good, and "cut" if
+            something else ended the trial, so that the rest of its curve is unknown.
+        state: the trial's state in the experiment.
+        error: why the trial failed; "" if it did not fail.
+        space_revision: the revision of the experiment's search space to which `params` belong.
     """
 
     number: int
@@ -51,7 +51,7 @@ class RecordedTrial:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that its reports took."""
+        """Return the seconds of training that led to the trial's reports."""
         return sum(report.seconds for report in self.reports)
 
 
@@ -80,7 +80,7 @@ class Recording:
 
 
 def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
-    """Return the recording with all configurations in the present search space, and the number of trials left out.
+    """Return the recording with configurations of the present search space, and the number of trials that are left out.
 
     A trial is left out if its configuration does not lie in the present space.
     """
@@ -94,7 +94,7 @@ def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
 
 
 def recording(log: Iterable[Entry]) -> Recording:
-    """Return the recording that a log contains.
+    """Return the recording of an experiment's trials, made from its log.
 
     Raises:
         SpecError: the log cannot be replayed, because reports are missing or a trial continued from another trial's
@@ -118,7 +118,7 @@ class _Trial:
 
 
 class _Reader:
-    """Folds a log."""
+    """Builds a recording from the entries of a log."""
 
     def __init__(self) -> None:
         self._trials: dict[int, _Trial] = {}

@@ -29,19 +29,20 @@ from tuner.search.constraints import Constraint, read
 from tuner.space import Space
 
 RECORDED = "recorded"
-"""The key in a trial's searcher state. Its value is the number of the recorded trial that the trial replays."""
+"""The key in a replayed trial's searcher state that holds the number of the recorded trial."""
 
 CONFIGURING = ("pbt", "pb2")
-"""Schedulers that change configurations during training, so that recorded curves do not apply."""
+"""Schedulers that change a trial's configuration during training, so that recorded curves do not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The training that a trial got, and its score.
+    """The state in which a trial ended, the training that it got, and the value that it reached.
 
-    state: the trial's state; "censored" if a replayed trial would have continued beyond its record.
-    iterations: the number of its reports; repeated reports count once.
-    value: its best value of the objective within the constraints; with scope="last", the last such value.
+    state: the trial's state, or "censored" if a replayed trial would have continued beyond its record.
+    iterations: the number of the trial's reports; repeated reports count once.
+    value: the trial's best value of the objective within the constraints; with scope="last", its last such value.
+    reason: why the replayed trial ended, in words; "" for a recorded trial.
     """
 
     state: TrialState | Literal["censored"]
@@ -52,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One recorded trial with its outcome in the experiment and in the replay (None if it would not have started)."""
+    """One recorded trial: its outcome in the experiment, and in the replay (None if the replay did not start the trial)."""
 
     number: int
     params: Mapping[str, Any]
@@ -67,10 +68,10 @@ class Totals:
     Attributes:
         trials: number of trials that were started.
         reports: reports of all trials together, including those that were repeated because a trial started over.
-        training_s: seconds of training of all trials together, without their starts.
-        duration_s: seconds from the first start to the end.
-        best_trial: the number of the best recorded trial; None if no trial has a value within the constraints.
-        best_value: the value of that trial.
+        training_s: seconds of training of all trials together, without the time that the trials took to start.
+        duration_s: seconds from the start of the first trial to the end of the search.
+        best_trial: the number that the best trial had in the experiment; None if no trial has a value within the constraints.
+        best_value: the value of the best trial.
     """
 
     trials: int
@@ -130,10 +131,10 @@ def replay(
 
     Args:
         spec: the experiment's spec, with the scheduler, searcher and limits of the replay.
-        space: its space. It may be opaque: no configuration is built.
-        record: its recording.
+        space: the experiment's search space. Python functions in it need not be loaded, since they are never called.
+        record: the experiment's recording.
         parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials start
-            in the order of the record.
+            in the order in which the experiment started them.
         max_concurrent_trials: how many trials train at once. None: as many as trained at once in the experiment.
 
     Raises:
@@ -195,9 +196,9 @@ def _never(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
 
 
 class RecordedGroups(SimulatedGroups):
-    """Worker groups whose trials report what was recorded.
+    """Worker groups whose trials make their recorded reports again.
 
-    censored: trials of the replay that reached the end of their record and should have continued.
+    censored: the numbers of replayed trials that reached the end of their record and would have continued.
     """
 
     def __init__(self, loop: VirtualLoop, record: Recording) -> None:
@@ -254,7 +255,7 @@ class _Unused:
         self.moved: list[float] = []  # distance from each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
-        """Return the unused trial nearest to a proposal, or None if all have been used."""
+        """Return the recorded trial nearest to the proposed params that none of `trials` replays; None if all are used."""
         used = {trial.searcher_state.get(RECORDED) for trial in trials}
         place = self._place(params)
         left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]
@@ -265,12 +266,15 @@ class _Unused:
         return self._trials[at]
 
     def _place(self, params: Mapping[str, Any]) -> list[float | None]:
-        """Return the coordinates in the unit cube, with None for each parameter that is not active."""
+        """Return a configuration's coordinates in the unit cube, with None for each parameter that is not active."""
         unit, active = self._space.to_unit(params), self._space.active(params)
         return [u if on else None for u, on in zip(unit, active, strict=True)]
 
     def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance. Different categories have distance 1, as do a value and a missing value."""
+        """Return the Euclidean distance of two configurations, in which two different categories have distance 1.
+
+        A value and a missing value have distance 1, too.
+        """
         total = 0.0
         for u, v, unordered in zip(a, b, self._unordered, strict=True):
             if u is not None and v is not None and not unordered:
@@ -307,7 +311,7 @@ class Nearest(Searcher):
 
 
 class OverRecorded(Scheduler):
-    """Wraps a scheduler that proposes configurations. Each proposal is replaced by the nearest unused recorded configuration."""
+    """Wraps a scheduler that proposes configurations, and replaces each proposal with the nearest unused recorded one."""
 
     TYPE: ClassVar[str] = "over_recorded"
     PROPOSES: ClassVar[bool] = True
@@ -371,7 +375,8 @@ def _compared(
             reached = max((segment.iteration for segment in trial.segments), default=0)
             cut = trial.number in groups.censored
             state: TrialState | Literal["censored"] = "censored" if cut else trial.state
-            why = f"its record ends at iteration {reached}; it would have continued" if cut else trial.reason
+            late = f"the record ends at iteration {reached}, but the trial would have continued"
+            why = late if cut else trial.reason
             now = Outcome(state, reached, value.of(recorded.reports[:reached]), why)
         compared.append(Compared(number, recorded.params, then, now))
     then_best = value.best([(c.number, c.recorded.value) for c in compared])
@@ -395,7 +400,7 @@ def _compared(
 
 
 class _Values:
-    """Returns the value that counts for a trial: the best or the last value of the first objective within the constraints."""
+    """Computes a trial's value: the best (with scope="last", the last) value of the first objective within the constraints."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self._objective, self._last, self._constraints = spec.objective, spec.scope == "last", constraints
@@ -421,7 +426,10 @@ class _Values:
 
 
 def in_words(scheduler: Scheduler, searcher: Searcher | None = None) -> str:
-    """Return ``asha(reduction_factor=4)``: the type, with the options that differ from their defaults."""
+    """Return a scheduler and a searcher in words, each by its type and the options that differ from their defaults.
+
+    For example, ``asha(reduction_factor=4) + tpe``.
+    """
     words = [_in_words(scheduler)]
     return " + ".join([*words, *([_in_words(searcher)] if searcher is not None else [])])
 
@@ -443,7 +451,7 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
         mean = sum(unused.moved) / len(unused.moved)
         yield (
             "each proposed configuration was replaced by the nearest recorded one that was not used yet, at a "
-            f"mean distance of {mean:.2g} in the unit cube, because no others were trained"
+            f"mean distance of {mean:.2g} in the unit cube, because only recorded configurations have curves"
         )
         if len(core.trials) == len(record.trials):
             yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed new ones"

@@ -38,9 +38,11 @@ from tuner.space import Space
 class Simulation:
     """The outcome of a simulated search.
 
-    best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
-    trial with the best last value among those trained to their end. error: the error, or the reason why no trial is best.
-    history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
+    history: (virtual seconds, trial number, training_iteration, metrics) for each report, in the order of the reports.
+    best_value: the best value of the objective within the constraints.
+    best_config: the configuration that reached `best_value`.
+    best_finished: the completed trial with the best last value.
+    error: why the search failed, or why there is no best trial.
     log: every event and decision, in the form that a driver commits.
     """
 
@@ -91,11 +93,11 @@ def simulate(
     """Run a search in virtual time.
 
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; it yields one `Step`
-        per report. checkpoint is None at the beginning, otherwise the checkpoint of the step to continue from.
-        startup_s: virtual seconds that every start and every resume takes. time_budget_s: virtual seconds from the
-        start of the first trial until everything is stopped. budget: the limit on the training of all trials
-        together, in full trainings; only for the default search. warm_start: experiments to learn from, as
-        `tuner.driver.earlier.EarlierExperiment`.
+        per report. `checkpoint` is None at the beginning, otherwise the checkpoint of the step to continue from.
+    startup_s: virtual seconds that every start and every resume takes.
+    time_budget_s: virtual seconds from the start of the first trial until all trials are stopped.
+    budget: the limit on the training of all trials together, in full trainings; only for the default search.
+    warm_start: the experiments to learn from.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -149,7 +151,10 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
 
 
 def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """Return the scheduler of a Python argument; None for None and "auto", which `assemble` resolves."""
+    """Return the scheduler that the argument of a Python caller stands for; None for None and "auto".
+
+    `assemble` chooses the scheduler for None and "auto".
+    """
     if scheduler is None or scheduler == "auto":
         return None
     from tuner.schedulers import from_argument
@@ -158,7 +163,10 @@ def scheduler_part(scheduler: Any) -> Scheduler | None:
 
 
 def searcher_part(search_alg: Any) -> Searcher | None:
-    """Return the searcher of a Python argument; None for None and "auto", which `assemble` resolves."""
+    """Return the searcher that the argument of a Python caller stands for; None for None and "auto".
+
+    `assemble` chooses the searcher for None and "auto".
+    """
     if search_alg is None or search_alg == "auto":
         return None
     from tuner.search import from_argument
@@ -167,7 +175,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Return the parts of Python arguments. Add mistakes to `mistakes`."""
+    """Return the scheduler, searcher and stopper that these arguments stand for. Collect errors in `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)
@@ -187,7 +195,7 @@ def stopper_part(stop: Any) -> Stopper | None:
 
 
 def _simulation(loop: VirtualLoop) -> Simulation:
-    """Run a loop to its end, and return the result."""
+    """Run the loop until the search ends, and return its outcome."""
     loop.run()
     core, config = loop.core, loop.groups.config
     best = core.best_trial()

@@ -1,4 +1,4 @@
-"""The shell of virtual time: a clock, a journal in memory, groups that run generators, and the loop between them."""
+"""The shell of virtual time: a clock, a journal in memory, groups that run generators, and the loop that connects them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Evaluate = Callable[[dict[str, Any], Any], Iterable[Step]]
 
 
 class _Interrupted(BaseException):
-    """Thrown into a simulated segment that must leave."""
+    """Raised inside a simulated segment to make it stop."""
 
 
 class _Clock:
-    """Virtual time, in which coroutines `sleep`.
+    """A clock of virtual time, which runs coroutines and wakes them at the end of each `sleep`.
 
     Coroutines that wake at the same time wake in the order of their `sleep` calls.
     """
@@ -61,12 +61,12 @@ class _Clock:
         self._due: dict[int, int] = {}  # id of a sleeping coroutine -> its place in the order
 
     def __bool__(self) -> bool:
-        """Return whether any coroutine sleeps."""
+        """Return whether any coroutine is sleeping."""
         return bool(self._heap)
 
     @property
     def next(self) -> float:
-        """Return the time of the next waking."""
+        """Return the virtual time at which the next coroutine wakes."""
         return self._heap[0][0]
 
     @types.coroutine
@@ -79,13 +79,13 @@ class _Clock:
         self._run(work)
 
     def tick(self) -> None:
-        """Advance to the next waking, and run the coroutine that wakes."""
+        """Advance to the time at which the next coroutine wakes, and run this coroutine until it sleeps again."""
         self.now, order, work = heapq.heappop(self._heap)
         if self._due.get(id(work)) == order:
             self._run(work)
 
     def throw(self, work: Coroutine[float, None, Any], error: BaseException) -> None:
-        """Wake a sleeping coroutine at once, with an exception."""
+        """Wake a sleeping coroutine at once by raising an exception in it."""
         self._run(work, error)
 
     def _run(self, work: Coroutine[float, None, Any], error: BaseException | None = None) -> None:
@@ -99,13 +99,13 @@ class _Clock:
         heapq.heappush(self._heap, (self.now + delay, order, work))
 
     def close(self) -> None:
-        """End all coroutines that still sleep."""
+        """Close all coroutines that are still sleeping."""
         for _, _, work in self._heap:
             work.close()
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the value of a coroutine that never sleeps."""
+    """Run a coroutine that never sleeps, and return its value."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -124,7 +124,7 @@ class MemoryJournal:
 
 
 class SimulatedGroups:
-    """Worker groups of virtual time: a segment is a generator of steps."""
+    """Worker groups in virtual time, which run each segment as a generator of steps."""
 
     def __init__(self, clock: _Clock, core: Core, space: Space, evaluate: Evaluate, startup_s: float) -> None:
         self._clock, self._core, self._space, self._evaluate, self.startup_s = clock, core, space, evaluate, startup_s
@@ -134,12 +134,12 @@ class SimulatedGroups:
         self._running: dict[SegmentRef, Coroutine[float, None, Any]] = {}
 
     def launch(self, segment: SegmentRef, work: Coroutine[float, None, None]) -> None:
-        """Start the coroutine that awaits `run`; an interrupt ends it."""
+        """Start the coroutine that awaits `run` for a segment. An interrupt of the segment raises _Interrupted in it."""
         self._running[segment] = work
         self._clock.spawn(work)
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
-        """Run a segment to its end. It waits for a verdict at every report, whatever its milestone."""
+        """Run a segment to its end. It waits for a verdict at every report; `milestone` is ignored."""
         try:
             await self._clock.sleep(self.startup_s)
             return await self._train(segment)
@@ -166,11 +166,11 @@ class SimulatedGroups:
         return []  # stop functions are called in this process
 
     def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the configuration of a trial as `evaluate` gets it."""
+        """Return the configuration to pass to `evaluate`, from `params` or else from the trial's own params."""
         return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
 
     def steps(self, trial: Trial, checkpoint: Any) -> Iterable[Step]:
-        """Return the reports of a trial from a checkpoint on."""
+        """Return the steps of a trial that continues from this checkpoint, or starts if the checkpoint is None."""
         return self._evaluate(self.config(trial), checkpoint)
 
     async def _train(self, ref: SegmentRef) -> Outcome:
@@ -211,7 +211,7 @@ class SimulatedGroups:
             if verdict is None or verdict.action != "continue":
                 return Outcome(kind="left")
         if report_no == 1 and not base:
-            failure = Failure(kind="user", cause="no_report", message="it ended without a report")
+            failure = Failure(kind="user", cause="no_report", message="the trial ended without a report")
             return Outcome(kind="failed", failure=failure)
         return Outcome(kind="returned")
 
@@ -242,7 +242,7 @@ def _failed(error: Exception) -> Outcome:
 
 
 class _Committed:
-    """The result of `put` in virtual time, where the event has been committed when `put` returns."""
+    """The awaitable that `put` returns in virtual time. It is done at once, because `put` has committed the event."""
 
     def __init__(self, verdict: Verdict | None = None) -> None:
         self._verdict = verdict
@@ -253,7 +253,7 @@ class _Committed:
 
 
 class VirtualLoop:
-    """The shell of virtual time."""
+    """The shell that drives a core in virtual time."""
 
     def __init__(self, core: Core, clock: _Clock, journal: MemoryJournal, groups: SimulatedGroups) -> None:
         self.core, self.clock, self.journal, self.groups = core, clock, journal, groups
@@ -272,7 +272,7 @@ class VirtualLoop:
         return self.core.verdict(events[-1].ref) if events and events[-1].waits else None
 
     def run(self) -> None:
-        """Drive the experiment until it has ended or no coroutine is left."""
+        """Drive the experiment until it has ended, or until no coroutine is left to wake."""
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
@@ -289,7 +289,7 @@ class VirtualLoop:
         clock.close()
 
     def _spent_at(self, gpu_hours: float) -> float | None:
-        """Return when these GPU hours will be used up if nothing else happens; None if they will not."""
+        """Return the time at which the running groups will have used up these GPU hours; None if they will not."""
         experiment = self.core.experiment
         left = None if experiment.capped else experiment.usage.left_s(gpu_hours, self.clock.now)
         return None if left is None else self.clock.now + left

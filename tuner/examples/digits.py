@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's handwritten digits: 1,797 real images of 8 x 8 pixels, ten classes.
 
-Every rank runs `train`. DDP averages the gradients. The validation accuracy is measured on the whole validation set.
+Every rank runs `train`, and DDP averages the gradients. The accuracy is measured on the whole validation set.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Net(nn.Module):
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
-    """Return 1,437 training images and 360 validation images, with pixels scaled to 0..1. The split is always the same."""
+    """Return 1,437 training images and 360 validation images, with pixels scaled to [0, 1]. The split is always the same."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -79,7 +79,7 @@ def train(config: dict[str, Any]) -> None:
         bare(model).load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         for group in optimizer.param_groups:
-            group["lr"] = config["lr"]  # an exploit may have changed it
+            group["lr"] = config["lr"]  # an exploit may have changed the learning rate
         start = state["epoch"]
     for epoch in range(start, MAX_T):
         model.train()

@@ -1,1 +1,1 @@
-"""The use cases of experiments: check a spec, create, pause, cancel, preview, show the lineage."""
+"""The operations on experiments: check a spec, create, pause, cancel, preview, show the lineage."""

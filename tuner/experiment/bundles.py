@@ -1,6 +1,6 @@
 """Code bundles: zip files of Python code that clients upload, addressed by their SHA-256.
 
-Bundles are kept in the storage of the service, which the nodes of its cluster can read too. A bundle is a zip file in
+Bundles are kept in the service's storage, which the nodes of its cluster can also read. A bundle is a zip file in
 the form that Ray's ``py_modules`` expects. If the storage is a local folder, the bundle is also unpacked there, so that
 the service can check entrypoints in the bundle.
 """
@@ -37,8 +37,8 @@ class Bundle:
 class Bundles:
     """The bundles in the storage of a service.
 
-    Each method records the use of a bundle before it looks for the file. So either `prune` keeps the file, or it has deleted
-    the file before the method looks.
+    Each method records the use of a bundle before it looks for the bundle's file. So either `prune` keeps the file, or it has
+    deleted the file before the method looks for it.
     """
 
     def __init__(self, storage: str, store: Store) -> None:
@@ -49,7 +49,7 @@ class Bundles:
         """Check an uploaded zip file and store it. A bundle with the same SHA-256 is not replaced.
 
         Raises:
-            SpecError: it is not a zip file, or contains something that must not be unpacked.
+            SpecError: the file is not a zip file, or contains something that must not be unpacked.
         """
         self._used.touch([sha256])
         if (found := self._found(sha256)) is not None:
@@ -70,10 +70,10 @@ class Bundles:
         return found
 
     def applied(self, data: Any) -> Any:
-        """Return a spec with its bundle added to the ``py_modules`` of its runtime environment.
+        """Return a spec with the bundle that it names added to the ``py_modules`` of its runtime environment.
 
-        The bundle replaces an earlier bundle, such as that of a forked experiment. A spec without the field `bundle` is
-        returned unchanged, after a check that the bundles in its runtime environment still exist.
+        The bundle replaces an earlier one, such as the bundle of the experiment from which this one is forked. A spec without
+        the field `bundle` is returned unchanged, after a check that the bundles in its runtime environment still exist.
 
         Raises:
             SpecError: there is no such bundle.
@@ -98,7 +98,7 @@ class Bundles:
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
 
     def prune(self, before: float, now: float | None = None) -> int:
-        """Delete the bundles that were last used before this time, unless an experiment refers to them. Return how many."""
+        """Delete the bundles last used before this time that no experiment refers to. Return how many were deleted."""
         stored = [name for name, end, rest in (each.partition(".zip") for each in place(self._folder).modified())
                   if end and not rest and SHA256.fullmatch(name)]  # fmt: skip
         return self._used.prune(stored, before, self._delete, now)

@@ -1,6 +1,6 @@
 """Training functions that are sent over REST as part of a spec: cloudpickle in base64.
 
-The service never unpickles them; only the ranks do.
+The service never unpickles these functions; only the ranks do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
 
 MAX_BYTES = 10 << 20
-"""The largest size of a pickled function, in bytes. In base64, it fits into a request of 16 MiB together with its spec."""
+"""The largest size of a pickled function, in bytes. In base64, such a function and its spec fit into a request of 16 MiB."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
 """The options of a runtime_env with which the ranks can have a different version of Python from the service."""
@@ -32,14 +32,17 @@ class Function(BaseModel):
     pickle: str = Field(
         description="cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle"
     )
-    python: str = Field(description="the version of Python that pickled it", examples=["3.12.1"])
+    python: str = Field(description="the version of Python that pickled the function", examples=["3.12.1"])
     packages: dict[str, str] = Field(
-        default_factory=dict, description="versions of the packages that it may depend on; only recorded"
+        default_factory=dict, description="versions of packages that the function may depend on; they are only recorded"
     )
     sys_path: list[str] = Field(
-        default_factory=list, description="folders in which ranks look for modules, if their machine has them"
+        default_factory=list,
+        description="folders in which ranks look for modules, if these folders exist on their machines",
     )
-    working_dir: str = Field(default="", description="the directory of the script, which scaling.working_dir may use")
+    working_dir: str = Field(
+        default="", description="the directory of the script that sent the function; scaling.working_dir may use it"
+    )
 
 
 def written(code: CodeRecord) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def written(code: CodeRecord) -> dict[str, Any]:
 
 
 def sent(data: Any) -> CodeRecord | None:
-    """Return the function in a spec, or None if there is none or it is malformed. The check of the spec reports malformed ones.
+    """Return the function in a spec, or None if there is none or it is malformed, which the check of the spec reports.
 
     Raises:
         SpecError: the text is not base64, the function is too large, or another version of Python pickled it.
@@ -89,7 +92,7 @@ def sent(data: Any) -> CodeRecord | None:
 def _check_size(size: int, pointer: str) -> None:
     if size > MAX_BYTES:
         raise SpecError(
-            f"the pickled function has {size / 1e6:.0f} MB, and a service takes at most {MAX_BYTES / 1e6:.0f} MB: pass large "
+            f"the pickled function is {size / 1e6:.0f} MB, but a service takes at most {MAX_BYTES / 1e6:.0f} MB: pass large "
             "objects with tuner.with_parameters(train, data=...) and a storage that the workers can read",
             pointer,
         )

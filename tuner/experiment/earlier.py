@@ -17,22 +17,22 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store.series.thinning import explanation
 
 MOST = 10
-""""auto" learns from at most this many experiments, the newest that fit."""
+"""The largest number of experiments that "auto" learns from. The newest experiments that fit are used."""
 
 LOOKED_AT = 200
-""""auto" looks at this many of the newest experiments."""
+"""The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""The hint looks at this many of the newest experiments. It must be quick, since every new experiment waits for the hint."""
+"""The number of newest experiments that the hint looks at. It is small, because every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
-"""Read at most this many reports in total, since they are kept in memory."""
+"""The largest total number of reports to read. All of them are kept in memory."""
 
 Found = list[tuple[ExperimentRecord, Space]]
 
 
 def with_earlier(store: Store, spec: Spec) -> Spec:
-    """Return the spec with the results of its `warm_start`. If it has none, and "auto" would find experiments, add a note.
+    """Return the spec with what was learned from its `warm_start`; without one, add a note if "auto" would find experiments.
 
     Raises:
         SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.
@@ -58,8 +58,8 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
             theirs = Space.from_json(record.spec.space, opaque=True)
             if not may_fit(space, theirs):
                 missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
-                why = f": it does not have {', '.join(missing)}" if missing else ": a parameter has another type there"
-                raise SpecError(f"its space does not fit the one of {called!r}{why}")
+                why = f"it does not have {', '.join(missing)}" if missing else "a parameter has a different type"
+                raise SpecError(f"the space of {called!r} does not fit: {why}")
             named.append((record, theirs))
     return replace(spec, earlier=_learned(store, space, named))
 
@@ -97,14 +97,12 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
 
 
 def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
-    """Return the newest experiments that have the same metric and mode, a space that fits, enough trials, and a whole log."""
+    """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and a complete log."""
     if space.has_grid:
         return []
     found: Found = []
-    for record in store.experiments.page(project=spec.project, page_size=looked_at).items:
-        if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
-            continue
-        if record.thinned_at is not None or record.incomplete:
+    for record in store.experiments.with_a_best(spec.project, looked_at):
+        if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.incomplete:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)
         if may_fit(space, theirs):

@@ -17,7 +17,7 @@ BLOCK = 512
 
 
 def archive(record: CheckpointRecord) -> Iterator[bytes]:
-    """Return the files of a checkpoint as a tar archive, piece by piece. Nothing is copied to the disk.
+    """Yield a tar archive of a checkpoint's files, piece by piece, without writing it to the disk.
 
     Raises:
         Conflict: the files are not available, since the checkpoint was deleted, is still being saved, or is on another node.

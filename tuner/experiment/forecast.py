@@ -17,7 +17,7 @@ from tuner.store import ExperimentRecord, Store
 
 HOUR_S = 3600.0
 
-LEAST = 0.02  # at least this share of the training so far is assumed to remain
+LEAST = 0.02  # the remaining training is assumed to be at least this share of the training so far
 
 Limit = Literal["num_samples", "budget", "time_budget_s", "gpu_hours"]
 
@@ -64,7 +64,7 @@ class End:
     """The expected end of an experiment.
 
     Attributes:
-        limit: the limit that ends it.
+        limit: the limit that is expected to end the experiment.
         seconds: the remaining running time in seconds, without pauses.
     """
 
@@ -77,8 +77,8 @@ class More:
     """The effect of more training.
 
     Attributes:
-        gpu_hours: the GPU hours of this training; None if trials use no GPUs.
-        seconds: the seconds that this training takes at the current pace.
+        gpu_hours: the GPU hours of the additional training; None if trials use no GPUs.
+        seconds: the seconds that the additional training takes at the current pace.
         gain: the improvement of the best value, which is positive in both modes.
     """
 
@@ -97,7 +97,7 @@ class Forecast:
         end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
         best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
             current best value.
-        more: the effect of another hour; None if it is not known yet.
+        more: the effect of more training, for the number of hours that was asked for; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.
     """
 
@@ -115,8 +115,8 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     Args:
         store: the database.
         record: the experiment.
-        hours: the additional GPU hours that `more` is about. If trials use no GPUs, these are hours of the experiment. They are
-            limited to twice the training so far, because a longer forecast would be a guess.
+        hours: the additional GPU hours whose effect is forecast as `more`. If trials use no GPUs, these are hours of the
+            experiment. At most twice the training so far is forecast, because a longer forecast would be a guess.
     """
     spec, metric = record.spec, record.spec.objective.metric
     now = store.log.newest_time(record.id)
@@ -164,7 +164,7 @@ class _Pace:
 
     @property
     def total(self) -> float:
-        """Return the training so far."""
+        """Return the training so far, in seconds."""
         return float(self.done[-1])
 
     @property
@@ -179,7 +179,7 @@ class _Pace:
         return self.total / 2 / (self.ran - half)
 
     def trained_by(self, times: Sequence[float]) -> list[float]:
-        """Return the training done by each of these times."""
+        """Return the training done up to each of these times."""
         return [float(done) for done in np.interp(times, self.times, self.done)]
 
 
@@ -187,7 +187,7 @@ class _Pace:
 
 
 def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
-    """Return the limit that is expected to end the experiment first, and the time until then."""
+    """Return the limit that is expected to be reached first, and the time until then."""
     limits = record.spec.limits
     known: list[End] = []
     if limits.time_budget_s is not None:
@@ -213,7 +213,7 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 
 
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
-    """Return the remaining training if further trials train as long as the trials so far. A running trial counts as half."""
+    """Return the remaining training if further trials train as long as the trials so far. Running trials count as half done."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
     if record.spec.num_samples is None or not ended:
         return None
@@ -230,12 +230,12 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
         case "time_total_s":
             units = seconds
         case _:
-            return None  # the database has no sum of a time_attr that is a metric
+            return None  # the database does not sum up a time_attr that is a metric
     return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
 
 
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
-    """Return the limit that fixes the total training of all trials, and that total in units of time_attr.
+    """Return the limit that fixes the total training of all trials, and this total in units of time_attr.
 
     Both are known for freeze-thaw, which has a budget, and for fifo, which trains each trial to max_t. Otherwise return None.
     """
@@ -262,7 +262,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The improvements of the best value so far: the training done by each of them, and the score (higher is better)."""
+    """The improvements of the best value so far: for each, the training done until then, and the score (higher is better)."""
 
     spec: Spec
     work: Sequence[float]
@@ -279,13 +279,13 @@ class _Found:
         return cls(record.spec, work, [objective.score(value) for value in values]) if values else None
 
     def gain(self, training: float, pace: _Pace) -> Gain | None:
-        """Return the gain from this much more training, or None if it is unknown or too far ahead."""
+        """Return the gain from this much additional training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
         return expected_gain(self.work, self.score, pace.total, training)
 
     def best_after(self, end: End, pace: _Pace) -> Range | None:
-        """Return the best value at the end."""
+        """Return the best value that is expected at the end."""
         seconds, objective, now = end.seconds, self.spec.objective, self.score[-1]
         furthest = (FACTORS[-1] - 1) * pace.total
         middle = self.gain(seconds.expected * pace.at_once, pace)
@@ -330,19 +330,21 @@ def _summary(
     metric = spec.objective.metric
     said = []
     if end is None:
-        said.append("its end is not known yet")
+        said.append("the end of the experiment is not known yet")
     else:
-        at = f"it ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
+        at = f"the experiment ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
         said.append(f"{at}, when {ENDED_BY[end.limit]}")
     if best is not None and found is not None:
         now = shown(spec.objective.score(found.score[-1]))
         said.append(
-            f"its best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
+            f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
     elif several:
         said.append("the best value is forecast only for one objective")
     elif end is not None:
-        said.append("its best value by then is not known yet: it has trained for less than a third of that time")
+        said.append(
+            "the best value by then is not known yet: the experiment has trained for less than a third of that time"
+        )
     if more is not None:
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"

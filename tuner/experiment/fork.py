@@ -1,4 +1,4 @@
-"""Create an experiment from the spec of another one, with changes."""
+"""Create an experiment from the spec of another experiment, with changes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def fork_experiment(
     idempotency_key: str | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> ExperimentRecord:
-    """Create an experiment from the current spec of another one. A driver starts it.
+    """Create an experiment from the current spec of another experiment. A driver then starts it.
 
-    The spec is checked as in `create_experiment`. If the experiment has a function by value, the fork uses it too, unless the
-    changes contain another function, an entrypoint or a command.
+    The spec is checked as in `create_experiment`. If the original experiment has a function by value, the fork uses it too,
+    unless the changes contain another function, an entrypoint or a command.
 
     Args:
         store: the database.
         experiment: the public id of the experiment to fork.
-        changes: a JSON merge patch (RFC 7396) of its spec.
-        checker: imports the entrypoint in a helper process.
-        learn: True to add the experiment to `warm_start`, so that the new search learns from its trials.
-        idempotency_key: if this key was used before with the same spec, return the experiment that was created then.
+        changes: a JSON merge patch (RFC 7396) of the spec.
+        checker: the checker that imports the entrypoint in a helper process.
+        learn: True to add the original experiment to `warm_start`, so that the fork learns from its trials.
+        idempotency_key: if this key was used before with the same spec, return the experiment that was created with it.
         prepare: a function that is applied to the changed spec before the check.
 
     Raises:
@@ -72,7 +72,7 @@ def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) 
 
 
 def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
-    """Return the function by value of the source, or None if it has none or the changed spec has another function."""
+    """Return the original experiment's function by value, or None if it has none or the changed spec has other code."""
     if source.code_hash is None or any(data.get(name) is not None for name in ("entrypoint", "function", "command")):
         return None
     code = store.code.get(source.code_hash)

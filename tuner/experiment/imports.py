@@ -1,7 +1,7 @@
-"""Write a search that another tool has run into the database, as an experiment that has ended.
+"""Import a search that another tool has run, as an experiment that has ended.
 
-Its log has the same form as the log of any other search. The same core folds it, and the page, `tuner.load`, `warm_start` and
-`tuner.replay` can read it.
+The log of an imported experiment has the same form as any other log. The same core folds it, and the page, `tuner.load`,
+`warm_start` and `tuner.replay` can read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EPOCH = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTrial:
-    """A trial of another tool."""
+    """A trial that another tool has run."""
 
     params: Mapping[str, Any]  # flat, with the names of the search space
     began: float  # seconds since the epoch
@@ -59,22 +59,22 @@ def write(
     """Create the experiment with its whole log, and return it.
 
     Until the last commit, the experiment is "failed", and its error says that the import is incomplete. If this process is
-    killed, the experiment stays in this state. The next import from the same origin under the same name and project
+    killed, the experiment stays in this state, until the next import from the same origin under the same name and project
     replaces it.
 
     Args:
         store: the database.
         name: the name of the experiment.
         project: the project of the experiment.
-        space: its search space. A trial may have more parameters, or lack some of them.
-        metrics: the objectives.
+        space: the search space. A trial may have additional parameters, or lack some.
+        metrics: the metrics that are the objectives.
         modes: "min" or "max" for each objective.
         trials: the trials, in the order of their numbers.
         origin: the source of the trials, in words.
         scope: "all" if a trial's best value counts, "last" if its last value counts.
 
     Raises:
-        SpecError: there are no trials, or the name or the space is not valid here.
+        SpecError: there are no trials, or the name or the space is not valid in tuner.
     """
     if not trials:
         raise SpecError(f"{origin} has no trial that has ended, so there is nothing to import")
@@ -90,8 +90,8 @@ def write(
     core = assemble(replace(spec, limits=replace(spec.limits, max_concurrent_trials=len(trials))), space)
     log = list(_log(trials, origin))
     why = (
-        f"the import from {origin} is not complete: it still runs, or it was interrupted. "
-        "Run the same import again; it replaces this experiment"
+        f"the import from {origin} is not complete: it is still running or was interrupted. "
+        "To replace this experiment, run the same import again"
     )
     _remove_incomplete(store, spec, origin)
     made = store.experiments.create(spec, code=code, source=IMPORTED, incomplete=why, now=begun)
@@ -118,7 +118,7 @@ def write(
 
 
 def _remove_incomplete(store: Store, spec: Spec, origin: str) -> None:
-    """Delete the experiments of incomplete imports from this origin. If such an import is running, its next commit fails."""
+    """Delete the experiments of incomplete imports from this origin. An import that still runs fails at its next commit."""
     for record in store.experiments.named(spec.name):
         if record.incomplete and record.project == spec.project and (record.error is None or origin in record.error):
             store.experiments.seize(record.id)
@@ -171,5 +171,5 @@ def _of_trial(number: int, trial: ImportedTrial, origin: str) -> Iterator[tuple[
 
 
 def finite(value: Any) -> bool:
-    """Return True if a metric can have this value, that is, if it is a number and not infinite."""
+    """Return True if a metric can have this value, that is, if the value is a finite number or NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isinf(value)

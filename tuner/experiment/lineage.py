@@ -1,4 +1,4 @@
-"""Trace where a trial's weights come from: the chain of segments that led to them, and the configurations of that chain."""
+"""Trace where a trial's weights come from: the chain of segments that led to the weights, with their configurations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store.records import SegmentRecord
 
 Segments = Callable[[int], Sequence[SegmentRecord]]
-"""A function that gets the number of a trial and returns the trial's segments in order."""
+"""A function that takes the number of a trial and returns the trial's segments in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One segment of a lineage. The next segment of the lineage started from the checkpoint of iteration `end_iteration`.
+    """One segment of a lineage. The next segment started from the checkpoint that this one saved at `end_iteration`.
 
     changes: parameter -> (value in the previous segment, value in this segment). None: the parameter did not exist.
     """
@@ -30,7 +30,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a trial's life: an iteration of its segment `ordinal`."""
+    """A point in a trial's training: an iteration of the trial's segment `ordinal`."""
 
     trial: int
     ordinal: int
@@ -42,7 +42,7 @@ def lineage(place: Place, segments: Segments) -> list[Link]:
 
     Each segment started from a checkpoint of the previous segment in the list. After a retry or a resume, the previous segment
     belongs to the same trial; after an exploit, to the donor. The first segment in the list started without a checkpoint, or
-    from a checkpoint of a deleted experiment.
+    from the checkpoint of an experiment that has been deleted.
     """
     backwards: list[Link] = []
     trial, ordinal, end = place.trial, place.ordinal, place.iteration
@@ -61,7 +61,8 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
     """Return the configurations of a lineage as JSON, oldest first, as a replay of PBT reads them.
 
     Each item is ``{"iteration": ..., "params": {...}, "trial": ...}``. The params apply after this iteration, and `trial` is
-    the number of the trial that used them. To repeat what the search found, change to these params at these iterations.
+    the number of the trial that used them. To repeat the schedule that the search found, change to these params at these
+    iterations.
     """
     held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
     found: list[dict[str, Any]] = []
@@ -73,13 +74,13 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
 
 
 def newest(store: Store, public_id: str) -> Place | None:
-    """Return the newest place of a trial, or None before its first segment. Raise NotFound if there is no such trial."""
+    """Return the newest place in a trial's training, or None before its first segment. Raise NotFound if there is no trial."""
     trial = store.trials.get(public_id)
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return the place where the best checkpoint was saved. If there is none, return where the best value was reported.
+    """Return the place at which the best checkpoint was saved or, without such a checkpoint, the best value was reported.
 
     Return None if there is no best trial.
     """
@@ -94,7 +95,7 @@ def best(store: Store, experiment: ExperimentRecord) -> Place | None:
 
 
 def stored(store: Store, experiment: str) -> Segments:
-    """Return a function that returns the segments of an experiment's trial. It reads each trial from the database only once."""
+    """Return a function from a trial's number to its segments, which reads each trial from the database only once."""
     known: dict[int, Sequence[SegmentRecord]] = {}
 
     def of(number: int) -> Sequence[SegmentRecord]:

@@ -16,15 +16,15 @@ from tuner.store.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
-"""After the end of a segment, the remaining part of a log can take up to this many seconds to arrive from another node."""
+"""The longest time that the last part of a log takes to arrive from another node after its segment's end, in seconds."""
 _FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are read
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
     """Return the output of a trial's ranks, one item per segment and rank. Raise NotFound if there is no such trial.
 
-    The driver host stores logs in the database. If there are none, because the version is older or the host stores no logs
-    (`TUNER_LOG_BYTES=0`), the log files on this machine are read. They exist if the ranks ran here.
+    The driver host stores logs in the database. If the database has none, because the host is of an older version or stores no
+    logs (`TUNER_LOG_BYTES=0`), the log files on this machine are read. They exist if the ranks ran on this machine.
     """
     query = query or LogQuery()
     if stored := store.logs.of_trial(trial, query):
@@ -48,7 +48,7 @@ class LogReader:
         self._offset = 0
 
     def next(self) -> tuple[str, bool]:
-        """Return (the next part of the log, True if more can follow later)."""
+        """Return the next part of the log, and True if more can follow later."""
         query = LogQuery(segment=self._segment, rank=self._rank, offset=self._offset)
         found = trial_logs(self._store, self._home, self._trial, query)
         if not found:
@@ -60,9 +60,9 @@ class LogReader:
     async def stream(
         self, follow: bool, ending: threading.Event, allowed: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[str]:
-        """Yield the log in pieces.
+        """Yield the log in pieces, up to its present end.
 
-        With `follow`, continue until the rank prints no more, `ending` is set, or `allowed` returns False.
+        If `follow` is true, continue until the rank prints nothing more, `ending` is set, or `allowed` returns False.
         """
         more = True
         while more and not ending.is_set() and await allowed():

@@ -27,8 +27,8 @@ class Neighbour:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
-    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. The value
-    is None if a trial does not have the parameter.
+    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. A value is
+    None if that trial does not have the parameter.
     """
 
     trial: TrialRecord
@@ -38,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The neighbours, nearest first. left_out: the number of trials that were not compared, because of MAX_COMPARED."""
+    """The neighbours of a trial, nearest first. left_out: how many trials were not compared, because of MAX_COMPARED."""
 
     items: Sequence[Neighbour]
     left_out: int
@@ -49,7 +49,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
 
     The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Along one axis, two
     different categories of an unordered choice have the largest distance, and so do a value and a missing value.
-    Configurations of earlier spaces of the experiment are converted to the present space, see `Revisions.carried`.
+    Configurations of earlier spaces of the experiment are converted to the current space, see `Revisions.carried`.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -82,13 +82,13 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
 
 
 def _unclipped(space: Space, carried: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a carried configuration with the numbers that the trial really had, which the present space may not hold."""
+    """Return a configuration from `Revisions.carried` with the trial's own numbers, even if outside the current space."""
     numbers = {parameter.path for parameter in space.parameters if parameter.kind != "choice"}
     return {path: params.get(path, value) if path in numbers else value for path, value in carried.items()}
 
 
 def _gaps(parameter: Parameter, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return the distance from `own` to each of the others along one axis, from 0 to 1."""
+    """Return the distance along one axis from the value `own` to each of the other values, from 0 to 1."""
     here = _place(parameter, own)
     there = np.array([_place(parameter, params) for params in others])
     if parameter.kind == "choice" and not parameter.ordered:

@@ -9,7 +9,7 @@ from tuner.domain.experiment import Objective
 
 
 def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> list[int]:
-    """Return the rows that are on the Pareto front, in order.
+    """Return the indices of the rows that are on the Pareto front, in order.
 
     A row is not on the front if another row is at least as good in all objectives and better in at least one. If equal rows are
     on the front, all of them are. A row with a value that is not finite is never on the front.

@@ -45,7 +45,7 @@ class Preview:
 def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None = None) -> Preview:
     """Assemble the experiment as a driver would, and return the trials that it would start before any report.
 
-    seconds_per_iteration: the seconds that one unit of time_attr takes, for the estimate of GPU hours.
+    seconds_per_iteration: the seconds that one unit of time_attr takes, from which the GPU hours are estimated.
     """
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
@@ -66,7 +66,7 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 
 
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
-    """Return the smallest known bound on the GPU hours: all trials in full, the budget, the time limit, or `gpu_hours`."""
+    """Return the lowest known bound on the GPU hours: from full trainings, the budget, the time limit, or `gpu_hours`."""
     scaling, limits = spec.scaling, spec.limits
     gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
     bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]
@@ -94,17 +94,17 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The importance is computed from at most this many trials. If there are more, evenly spaced trials are used."""
+"""The largest number of trials from which the importance is computed. If there are more, evenly spaced trials are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
     """The importance of each parameter.
 
-    shares: parameter -> share, with the most important parameter first. The shares add up to 1. Empty if there are too few
-        results.
+    shares: parameter -> share, with the most important parameter first. The shares add up to 1. It is empty if there are too
+        few results.
     trials: the number of results that were used.
-    needed: the number of results that are needed.
+    needed: the number of results that are needed to compute shares.
     left_out: the number of ended trials that were not used, because there are more than MAX_RESULTS.
     """
 
@@ -118,10 +118,10 @@ class Importance:
 def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
     """Return how much each parameter mattered for the first objective, from the trials that have ended.
 
-    If users have changed the search space, use the present space, and only the trials whose configurations lie in it.
+    If users have changed the search space, use the current space, and only the trials whose configurations lie in it.
 
-    where: use only trials that meet these conditions, which are written as for a list of trials. Raise SpecError if a condition
-    is wrong.
+    where: use only trials that meet these conditions, which have the same form as for `Trials.sorted_page`. Raise SpecError if
+    a condition is wrong.
     """
     # Optuna and scipy take a second to load, and only this function needs them.
     from tuner.search import importance as anova
@@ -157,7 +157,7 @@ class Importances:
         self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 
     def of(self, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
-        """Return the importance over the trials that meet these conditions. Raise SpecError if a condition is wrong."""
+        """Return the importance, computed from trials that meet these conditions. Raise SpecError if a condition is wrong."""
         key = (record.public_id, tuple(where))
         with self._lock:
             seq, ended, found = self._kept.get(key, (-1, -1, None))

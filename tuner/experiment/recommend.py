@@ -31,7 +31,7 @@ A loss of 1 is as large as the difference between the best and the median trial 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over experiments, with its 95 % confidence interval (None for a single experiment)."""
+    """A mean over experiments, with its 95 % confidence interval, which is None if there is only one experiment."""
 
     mean: float
     interval: tuple[float, float] | None
@@ -51,10 +51,11 @@ class Option:
 
     Attributes:
         method: the scheduler in a few words.
-        scheduler: its JSON form, to pass to `tuner.run`.
-        saved: the share of the training that it would have saved; negative if it would have trained more.
-        lost: the loss of its best trial: 0 if that is as good as the experiment's best trial, 1 if it is as good as the median.
-        experiments: the names of the experiments on which it was replayed.
+        scheduler: the JSON form of the scheduler, to pass to `tuner.run`.
+        saved: the share of the training that the scheduler would have saved; negative if it would have trained more.
+        lost: the loss of the replay's best trial: 0 if that is as good as the experiment's best trial, 1 if only as good as the
+            median.
+        experiments: the names of the experiments on which the scheduler was replayed.
         censored: the number of experiments that were left out, because the scheduler would have trained trials for longer than
             they were recorded.
     """
@@ -69,7 +70,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A recommendation, and what it is based on.
+    """A recommendation, and the comparison on which it is based.
 
     Attributes:
         best: among the options that save training and lose at most 5 % on average, the option that saves the most; None if
@@ -91,7 +92,7 @@ def recommend(
     """Replay experiments under several schedulers and recommend one.
 
     Only replays without censored trials count, because their cost and result are known exactly. A trial is censored if the
-    scheduler would have trained it for longer than it was recorded.
+    replayed scheduler would have trained it for longer than it was recorded.
     """
     candidates = list(CANDIDATES if schedulers is None else schedulers)
     known: list[list[tuple[str, Replay]]] = [[] for _ in candidates]

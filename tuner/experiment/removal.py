@@ -37,18 +37,18 @@ def delete_experiment(
 
     Args:
         store: the database.
-        experiment: its public id.
+        experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise.
         logs: the folder with the logs of all experiments.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
-        poke: wakes the driver after a command.
+        poke: a function that wakes the driver after a command.
         wait_s: the seconds that a driver may take to release the experiment.
 
     Raises:
         NotFound: there is no such experiment.
         Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
-            answer. An interrupted deletion can be repeated at once.
+            answer. A deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
@@ -82,6 +82,6 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
 
 
 def _is_driven(record: ExperimentRecord) -> bool:
-    """Return True if a driver has a lease of the experiment. The lease of an earlier deletion does not count."""
+    """Return True if a driver holds the experiment's lease. A lease held by an earlier deletion does not count."""
     is_held = record.driver_owner not in (None, DELETION)
     return is_held and (record.lease_until or 0.0) > time.time()

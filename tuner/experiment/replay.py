@@ -38,13 +38,13 @@ def replay(
     Args:
         store: the database.
         record: the experiment. If it is still running, its recording so far is replayed.
-        scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
+        scheduler: a scheduler, its name or its JSON form. None: the scheduler of the experiment.
         search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
         max_concurrent_trials: the largest number of trials that train at once. None: as many as in the experiment.
         most_reports: refuse an experiment that has more reports than this. None: no limit.
 
     Raises:
-        SpecError: the arguments do not fit the experiment, or it cannot be replayed. The message says why.
+        SpecError: the arguments do not fit the experiment, or the experiment cannot be replayed. The message says why.
     """
     spec = record.spec
     if len(spec.objectives) > 1:

@@ -19,7 +19,7 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""The space of an experiment can be changed this many times. The spec keeps all earlier spaces."""
+"""The largest number of times that an experiment's space can be changed. The spec keeps all earlier spaces."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
@@ -38,13 +38,14 @@ def merged(space: Any, patch: Any) -> Any:
 
 
 def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *, begun: bool) -> dict[str, Any]:
-    """Return the changes that give a spec a new search space, as `Spec.amended` takes them; {} if the space is the same.
+    """Return the changes, for `Spec.amended`, that give a spec a new search space; {} if the space stays the same.
 
     Args:
-        spec: the present spec.
-        patch: a merge patch of its space, see `merged`.
-        assume: path of a new parameter -> its value in the trials so far. None: models do not use the results of these trials.
-        begun: True if there are trials. Then `assume` must have every new parameter.
+        spec: the current spec.
+        patch: a merge patch of the spec's space, see `merged`.
+        assume: path of a new parameter -> the value that it had in the trials so far. If the value is None, models do not use
+            the results of these trials.
+        begun: True if there are trials already. Then `assume` must contain every new parameter.
 
     Raises:
         SpecError: the space is wrong, or the scheduler or the searcher cannot use it. The error lists all mistakes.
@@ -69,7 +70,7 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
 
 
 def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
-    """Return (path -> value of the new parameters, the errors in `assume`)."""
+    """Return path -> assumed value for the new parameters, and the errors in `assume`."""
     new = {p.path: p for p in added(before, after)}
     found: dict[str, Any] = {}
     errors: Errors = []
@@ -98,7 +99,7 @@ def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool
 
 
 def _value(space: Space, path: str, value: Any) -> Any:
-    """Return a user's value in the form of flat params. The value of a category may be its label or its index."""
+    """Return a user's value in the form of flat params. A category may be given by its label or its index."""
     p = space[path]
     if p.kind == "choice" and not p.plain and value in p.labels:
         return p.labels.index(value)

@@ -1,6 +1,6 @@
 """A spec's `command`: a script whose arguments contain parameters, as in `tuner run train.py --lr '{lr}'`.
 
-When an experiment is created, the service reads its script, and stores it with its arguments as a training function.
+When an experiment is created, the service reads the script, and stores it with its arguments as a training function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERPRETERS = ("python", "python3")
 
 
 def taken(data: Any) -> tuple[Any, CodeRecord | None]:
-    """Return a spec without its command, and the training function that runs the command (None if there is no command).
+    """Return a spec without its command, and the training function that runs the command, or None if there is no command.
 
     Raises:
         SpecError: there is no such script, or a placeholder does not name a parameter.

@@ -42,7 +42,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class AsObject:
-    """Annotates a dataclass that is an object in JSON. Without this annotation, a strict model accepts only instances."""
+    """Annotates a dataclass that is an object in JSON. Without it, a strict model accepts only instances of the dataclass."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema: Any = handler(source)
@@ -76,7 +76,9 @@ class _Written(BaseModel):
 
     model_config = STRICT
 
-    name: Name | None = Field(default=None, description="null: the name of the entrypoint's function")
+    name: Name | None = Field(
+        default=None, description="the name of the experiment; null: the name of the entrypoint's function"
+    )
     entrypoint: str | None = Field(
         default=None, description="module:function", examples=["tuner.examples.digits:train"]
     )
@@ -119,7 +121,7 @@ class _Written(BaseModel):
     )
     points_to_evaluate: list[dict[str, Any]] = Field(
         default_factory=list,
-        description="configurations to try first, flat",
+        description="configurations to try first, each as a flat mapping",
         examples=[[{"lr": 0.1, "optimizer/momentum": 0.9}]],
     )
     runtime_env: dict[str, Any] = Field(default_factory=dict, description="Ray's runtime environment of the ranks")
@@ -163,10 +165,10 @@ def parse_spec(
     """Return the spec that this JSON describes, with all defaults filled in.
 
     Args:
-        data: the JSON.
+        data: the JSON form of the spec.
         space_blob: the pickled Python objects of the space, which JSON cannot express.
         code: the hash of a pickled training function that is used instead of an entrypoint.
-        parts: the Python objects that parts of the type "python" stand for.
+        parts: the Python objects for which the spec has placeholders of the type "python".
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
@@ -220,7 +222,9 @@ class ExperimentPatchModel(BaseModel):
     name: Name | None = Field(default=None, description="the new name", examples=["digits, wider"])
     notes: str | None = Field(default=None, max_length=100_000, description="notes in Markdown")
     tags: dict[TagKey, TagValue | None] | None = Field(
-        default=None, description="tags to set; null removes one", examples=[{"team": "vision", "old": None}]
+        default=None,
+        description="tags to set; a tag with the value null is removed",
+        examples=[{"team": "vision", "old": None}],
     )
     num_samples: int | None = Field(
         default=None,
@@ -232,19 +236,19 @@ class ExperimentPatchModel(BaseModel):
     weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
     limits: dict[str, Any] | None = Field(
         default=None,
-        description="limits to replace; the others keep their values; running ranks keep their old limits until they restart",
+        description="limits to replace; other limits keep their values; running ranks keep the old limits until they restart",
         examples=[{"max_concurrent_trials": 4, "time_budget_s": 7200}],
     )
     space: dict[str, Any] | None = Field(
         default=None,
-        description="a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one "
-        "that was there. New trials are proposed in the new space; those so far keep their configurations",
+        description="a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the "
+        "parameter's old one. New trials are proposed in the new space; existing trials keep their configurations",
         examples=[{"lr": {"type": "loguniform", "lower": 0.001, "upper": 0.1}, "momentum": None}],
     )
     assume: dict[str, Any] | None = Field(
         default=None,
-        description="path of a new parameter -> the value that it had in the trials so far; null excludes their results from "
-        "the search",
+        description="path of a new parameter -> the value that it had in the trials so far; null excludes the results of "
+        "those trials from the search",
         examples=[{"dropout": 0.0}],
     )
 
@@ -252,7 +256,7 @@ class ExperimentPatchModel(BaseModel):
 def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any]:
     """Return the fields whose values differ from those in the spec, in the form that `Spec.amended` takes.
 
-    begun: True if the experiment has trials.
+    begun: True if the experiment has trials already.
 
     Raises:
         SpecError: the changes have mistakes. The error lists all of them.
@@ -330,11 +334,11 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Check `data`, and return the mistakes in the fields for which `found` has no mistake."""
+    """Check `data`, and return only the mistakes in fields for which `found` has no mistake."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
-        left_out["space"] = {"?": {"type": "?"}}  # also wrong, so that nothing is checked against the space
+        left_out["space"] = {"?": {"type": "?"}}  # an invalid space, so that nothing is checked against the space
     try:
         parse_spec({**data, **left_out}, code="", parts=parts)
     except SpecError as error:
@@ -389,7 +393,7 @@ def _plain_json(data: Any) -> dict[str, Any]:
 
 
 def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
-    """Replace a scheduler or searcher that is a name, such as "asha", by an object with this type."""
+    """Replace a scheduler or searcher that is a name, such as "asha", with an object of this type."""
     named = {name: {"type": plain[name]} for name in ("scheduler", "search") if isinstance(plain.get(name), str)}
     return {**plain, **named}
 
@@ -604,7 +608,7 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 
 
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
-    """Return the scheduler and the searcher, with "auto" and inherited options resolved.
+    """Return the JSON forms of the scheduler and the searcher, with "auto" and inherited options resolved.
 
     Assemble the parts as a driver does. If they do not fit the space or each other, add to `errors`.
     """
@@ -640,7 +644,7 @@ def _in_order(errors: Errors, plain: Mapping[str, Any]) -> Errors:
 
 
 def _field(pointer: str) -> str:
-    """Return the top-level field of a pointer, or "" for the whole document."""
+    """Return the top-level field that a pointer is in, or "" for a pointer to the whole document."""
     return pointer.split("/")[1] if pointer else ""
 
 

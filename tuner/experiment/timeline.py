@@ -14,16 +14,16 @@ from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
 Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing", "paused", "idle"]
 """The activity of a trial or a device in a span of time.
 
-waiting: a trial does not have its resources yet. starting: its processes start and load the code. restarting: the same, after a
-failure or a pause. checkpointing: the training waits until the content of a checkpoint has been copied. paused: the trial has a
-checkpoint, and has released its resources. idle: no trial of this experiment holds the device.
+waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
+processes start again after a failure or a pause. checkpointing: the training waits until the content of a checkpoint has been
+copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of this experiment holds the device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
-"""(trial, ordinal of its segment) -> (start, end) of each time in which its training waited for a checkpoint, in order."""
+"""(trial, ordinal of a segment) -> (start, end) of each of the segment's waits for a checkpoint to be saved, in order."""
 
 MAX_SAVES = 2000
-"""At most this many waits for checkpoints are shown, namely the longest. `Timeline.totals` counts all waits."""
+"""The largest number of waits for checkpoints that are shown. The longest are chosen; `Timeline.totals` counts all of them."""
 
 _AGAIN = frozenset({"retry", "resume"})
 
@@ -49,7 +49,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A GPU, or the slot of a rank that has no GPU. busy: the share of the time in which a trial held it."""
+    """A GPU, or the slot of a rank without a GPU. busy: the share of the time in which a trial held the GPU or slot."""
 
     host: str
     name: str
@@ -59,7 +59,12 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """start, end: the time range. totals: seconds in each phase, summed over trials. of: the total number of trials."""
+    """The timeline of an experiment.
+
+    start, end: the time range.
+    totals: the seconds in each activity, summed over trials.
+    of: the total number of trials.
+    """
 
     start: float
     end: float
@@ -154,7 +159,8 @@ def _span(phase: Phase, start: float, end: float, trial: int | None, segment: in
 def room_at(segment: SegmentRecord) -> float:
     """Return the time at which a segment that has started got its resources.
 
-    Older versions did not record this time. Then the whole time from the launch counts as starting, including the wait.
+    Older versions did not record this time. For their segments, the whole time from the launch counts as starting, including
+    the wait.
     """
     assert segment.started_at is not None
     held = segment.startup_s if segment.held_s is None else segment.held_s
@@ -192,7 +198,7 @@ def device_rows(
 
 
 def _devices(placement: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Return (node, GPU) for each GPU of each rank; the GPU is None for a rank without one."""
+    """Return (node, GPU) for each GPU of each rank, and (node, None) for a rank without a GPU."""
     found: list[tuple[str, str | None]] = []
     for rank in placement.get("ranks") or ():
         host = str(rank.get("host") or rank.get("node") or "this machine")

@@ -1,4 +1,4 @@
-"""The use cases of single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
+"""The operations on single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 
 def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
-    """Enqueue trials with these configurations. They start before the searcher's trials, and do not count in num_samples.
+    """Enqueue trials with these configurations, which start before the searcher's trials and do not count in num_samples.
 
     Parameters that a configuration leaves out are drawn at random. An experiment that has ended runs again.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it is being cancelled.
+        Conflict: the experiment is being cancelled.
         SpecError: a configuration does not fit the search space. The error lists all mistakes.
     """
     record = store.experiments.get(experiment)
@@ -40,19 +40,19 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
 
 
 def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> str:
-    """Enqueue a new trial of the same experiment. It starts from a checkpoint of this trial, with changed params.
+    """Enqueue a new trial of the same experiment, which starts from a checkpoint of this trial, with changed params.
 
     An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial after it has started.
 
     Args:
         store: the database.
-        trial: its public id.
+        trial: the public id of the trial to fork.
         changes: the flat params to change. Other params are copied from the trial.
         checkpoint: a checkpoint of the trial. None: the newest checkpoint from which the trial itself could continue.
 
     Raises:
         NotFound: there is no such trial or checkpoint.
-        Conflict: there is no checkpoint to start from, it was saved at max_t, or the experiment is being cancelled.
+        Conflict: there is no checkpoint to start from, the checkpoint was saved at max_t, or the experiment is being cancelled.
         SpecError: the changes do not fit the search space.
     """
     found = store.trials.get(trial)
@@ -78,11 +78,11 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
 
 
 MOST_NEW = 100
-"""`asked_by` searches this many of the newest trials."""
+"""The number of newest trials that `asked_by` searches."""
 
 
 def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that a request asked for, with its segments, or None if the trial has not started yet."""
+    """Return the trial that the request with this key asked for, with its segments, or None if it has not started yet."""
     newest = store.trials.newest(experiment_id, MOST_NEW)
     found = next((trial for trial in newest if trial.tags.get("asked_by") == key), None)
     return None if found is None else store.trials.get(found.public_id)
@@ -93,7 +93,7 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
 
     Raises:
         NotFound: there is no such checkpoint.
-        Conflict: it has been deleted.
+        Conflict: the checkpoint has been deleted.
     """
     found = store.trials.checkpoint(checkpoint)
     if pinned and found.state == "deleted":
@@ -104,7 +104,7 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
 
 
 def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAction]:
-    """Return the actions that the state of a trial allows. `record` is its experiment.
+    """Return the actions that the state of a trial allows. `record` is the record of the trial's experiment.
 
     `fork` means a fork from the newest checkpoint. `checkpoint_actions` returns the actions of each checkpoint.
     """
@@ -119,7 +119,7 @@ def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAct
 
 
 def checkpoint_actions(checkpoint: CheckpointRecord, record: ExperimentRecord) -> list[CheckpointAction]:
-    """Return the actions that the state of a checkpoint allows. `record` is its experiment."""
+    """Return the actions that the state of a checkpoint allows. `record` is the record of the checkpoint's experiment."""
     found: list[CheckpointAction] = []
     if checkpoint.state == "ready" and can_take_trials(record) and not _is_at_end(record, checkpoint.step):
         found.append("fork")
@@ -137,7 +137,7 @@ def _is_at_end(record: ExperimentRecord, iteration: int) -> bool:
 
 
 def _last_iteration(record: ExperimentRecord) -> float | None:
-    """Return the training_iteration at which every trial ends; None if there is no max_t, or it is in another unit."""
+    """Return the training_iteration at which every trial ends; None if there is no max_t, or max_t is in another unit."""
     spec = record.spec
     scheduler = spec.resolved.get("scheduler") or spec.scheduler
     if {spec.time_attr, scheduler.get("time_attr") or "training_iteration"} != {"training_iteration"}:
@@ -146,11 +146,11 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a trial with changes. Params of branches that are no longer chosen are left out.
+    """Return the params of a trial with the changes applied. Params of branches that are no longer chosen are left out.
 
     Raises:
-        SpecError: the changes do not fit the search space. Or the trial's configuration is from an earlier space and does not
-            lie in the present space, and the changes do not have the missing values.
+        SpecError: the changes do not fit the search space; or the trial's configuration is from an earlier space and does not
+            lie in the current one, and the changes do not give the missing values.
     """
     revisions = Revisions.of(record.spec)
     space = revisions.present
@@ -171,13 +171,13 @@ def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str,
 
 
 def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out values outside their domains, because conditions cannot be checked with them. `Space.check` reports them."""
+    """Leave out values outside their domains, which `Space.check` reports: conditions cannot be checked with them."""
     valid = {p.path: p for p in space.parameters}
     return {path: value for path, value in params.items() if path in valid and valid[path].contains(value)}
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Enqueue trials. Also ask the experiment to continue, because it can end before its driver reads the commands."""
+    """Enqueue trials. Also add a command to continue, because the experiment can end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
         record.id,

@@ -1,4 +1,4 @@
-"""The use cases of experiments, except the verbs. Routes, `tuner.run` and the command line call them."""
+"""The operations on experiments, except the verbs. Routes, `tuner.run` and the command line call them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ MOST_TRIES = 50
 def create_experiment(
     store: Store, data: Mapping[str, Any], checker: EntrypointChecker, *, idempotency_key: str | None = None
 ) -> ExperimentRecord:
-    """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
+    """Check a spec, including its entrypoint, and store it as a new experiment, which a driver then starts.
 
     A function by value in the spec is stored without unpickling it; only ranks unpickle it.
 
-    If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its
-    entrypoint is not checked again, because the file may have been changed or deleted.
+    If the `idempotency_key` was used before with the same spec, return the experiment that was created with it. The entrypoint
+    is not checked again, because its file may have been changed or deleted.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
@@ -83,10 +83,10 @@ def dry_run(
 def parsed(
     data: Mapping[str, Any], kept: CodeRecord | None = None, checker: EntrypointChecker | None = None
 ) -> tuple[Spec, Container[str], CodeRecord | None]:
-    """Return the spec, the names of the functions in it, and its training function if that is sent by value.
+    """Return the spec, the names of the functions in it, and its training function if the function is sent by value.
 
-    Nothing is imported for a valid spec. If the spec has mistakes, `checker` also checks its entrypoint, so that the
-    error lists all mistakes. `kept` is a stored function by value, for a spec that contains no function.
+    For a valid spec, nothing is imported. If the spec has mistakes, `checker` checks its entrypoint as well, so that the error
+    lists all mistakes. `kept` is a stored function by value, for a spec that contains no function.
     """
     mistakes, code = ErrorCollector(), kept
     with mistakes:
@@ -104,7 +104,7 @@ def parsed(
 
 
 def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
-    """Check the entrypoint of a spec that has other mistakes. Raise EntrypointError if the entrypoint cannot be imported."""
+    """Check the entrypoint of a spec that has the mistakes `found`. Raise EntrypointError if it cannot be imported."""
     known = {pointer.split("/")[1] for pointer, _ in found if pointer}
     if (
         not isinstance(data, Mapping)
@@ -161,7 +161,7 @@ def create_from_python(
     `code` has the training function, pickled by value. `parts` are objects that JSON cannot express. An entrypoint in `data` is
     checked as in `create_experiment`.
 
-    check: raises SpecError if the script cannot drive the experiment. Then nothing is stored.
+    check: a function that raises SpecError if the script cannot drive the experiment. In that case, nothing is stored.
     """
     is_by_value = data.get("entrypoint") is None
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
@@ -181,7 +181,7 @@ def create_from_python(
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
-    """Return the record of a function that workers import. It has the folders to search, and a hash of the function's files.
+    """Return the record of a function that workers import, with the folders to search and a hash of the function's files.
 
     Raise EntrypointError if the function cannot be imported here, unless the workers' environment is different.
     """
@@ -201,7 +201,7 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions of packages that code depends on. They are read only once, since reading takes a millisecond."""
+    """Return the versions of packages that training code depends on. They are read only once, as that takes a millisecond."""
     found = {}
     for name in ("torch", "ray"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
@@ -241,7 +241,7 @@ def amend_experiment(
 
     Args:
         store: the database.
-        experiment: its public id.
+        experiment: the public id of the experiment.
         data: the changes; see `ExperimentPatchModel`.
         revision: if given, the change is made only if the experiment is at this revision.
 
@@ -258,7 +258,7 @@ def amend_experiment(
         if "space" in changes:
             if record.source == "study":
                 raise Conflict(
-                    f"{record.public_id} is driven by ask and tell; change the space in the script that asks"
+                    f"{record.public_id} is driven by ask and tell; change the space in the script that calls ask"
                 )
             check_verb("continue", record)
         store.experiments.change(record.id, changes, revision=read, commands=_amendment(record.spec, changes))
@@ -267,7 +267,7 @@ def amend_experiment(
 
 
 def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord], None], tries: int) -> ExperimentRecord:
-    """Read an experiment and change it. If another request changed it in between, repeat both steps."""
+    """Read an experiment and change it. If another request changed it in between, read and change it again."""
     while True:
         tries -= 1
         try:
@@ -286,15 +286,15 @@ def continue_experiment(
 
     Args:
         store: the database.
-        experiment: its public id.
-        num_samples: the number of trials to add; for a grid, how many more times to run it. None adds no trials, and only
+        experiment: the public id of the experiment.
+        num_samples: the number of trials to add; for a grid, how many more times to run the grid. None adds no trials, and only
             finishes an experiment that failed or was cancelled before its last trial.
-        adopt: True to give the experiment to the service if a script created it and it has ended. Otherwise the caller drives
-            it.
+        adopt: True to hand the experiment over to the service if a script created it and it has ended. False: the caller drives
+            the experiment.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it is being cancelled, or can never run again.
+        Conflict: the experiment is being cancelled, or can never run again.
     """
 
     def go_on(record: ExperimentRecord) -> None:
@@ -321,7 +321,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return a list with the command that tells a driver about the changes. It is empty if they do not concern the driver."""
+    """Return a list with the command that tells a driver about the changes; an empty list if none of them concerns it."""
     told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
     if not told:
         return []
@@ -340,7 +340,7 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
 
 
 def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
-    """Hide an experiment that has ended from lists, or show it again. No data are deleted."""
+    """Hide an experiment that has ended from lists, or show it in lists again. No data are deleted."""
     record = store.experiments.get(experiment)
     if archived and not record.state.ended:
         raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")

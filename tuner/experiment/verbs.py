@@ -1,7 +1,7 @@
 """The verbs: requests that users can make of an experiment or a trial.
 
 `VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
-docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` says what the driver does about it.
+docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` decides what the driver does about it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Verb:
     """A command that users can give.
 
     name: the name in addresses and on the command line.
-    summary: one sentence in the imperative, for OpenAPI and ``--help``.
-    past: completes "it cannot be ...".
-    done: states in which the command does nothing, so that it may be repeated.
-    refused: states in which the command is an error.
-    undoes: the command that this one withdraws while it is pending.
+    summary: what the command does, in one imperative sentence, for OpenAPI and ``--help``.
+    past: the past participle that completes "it cannot be ...", such as "paused".
+    done: states in which the command does nothing and raises no error, so that it may be repeated.
+    refused: states in which the command raises an error.
+    undoes: another command that this one withdraws if that command is still pending.
     adopts: True if the command hands the experiment over to the service after the script that created it has ended.
     """
 
@@ -123,7 +123,7 @@ TRIAL_VERBS: dict[Command, Verb] = {
 assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
 
 _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
-"""The states in which the script that created an experiment can be about to drive it."""
+"""The states in which the script that created an experiment may be about to drive the experiment."""
 
 _REASON = "by a user"
 
@@ -140,11 +140,11 @@ CheckpointAction = Literal["fork", "pin", "unpin"]
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
-    """Write the command of a verb of an experiment.
+    """Write the command for a verb of an experiment, such as pause.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: its state does not allow the verb.
+        Conflict: the state of the experiment does not allow the verb.
     """
     verb, record, now = VERBS[name], store.experiments.get(experiment), time.time()
     abandoned = verb.adopts and verb.undoes is not None and record.abandoned(now)
@@ -167,7 +167,7 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
-    """Write the command of a verb of a trial.
+    """Write the command for a verb of a trial, such as stop.
 
     Raises:
         NotFound: there is no such trial.
@@ -184,7 +184,7 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:
-    """Return the actions that the current state of an experiment allows, for a menu."""
+    """Return the actions that the current state of an experiment allows, such as for a menu."""
     found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
     found += ["edit", "fork"]
     if can_take_trials(record):
@@ -208,7 +208,7 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
     if record.incomplete:
         return record.error or "its import is not complete"
     if record.thinned_at is not None:
-        return f"{explanation(record.thinned_at, 'that')}; a fork of it can run"
+        return f"{explanation(record.thinned_at, 'continuing it')}; a fork of it can run"
     return None
 
 

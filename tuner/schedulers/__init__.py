@@ -1,6 +1,6 @@
 """Build schedulers by the names that specs give them. Each scheduler is imported when it is first used.
 
-`from_json` builds a scheduler from ``{"type": "asha", "max_t": 27}``. `from_argument` accepts a name, such a dict, a
+`from_json` builds a scheduler from ``{"type": "asha", "max_t": 27}``. `from_argument` accepts a name, a dict of this form, a
 scheduler, or an object of `ray.tune.schedulers`. A new scheduler needs a module and an entry in `REGISTRY`.
 """
 
@@ -78,7 +78,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
     """Return the scheduler described by ``{"type": ..., option: value, ...}``.
 
     Raises:
-        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
+        SpecError: the type or an option is unknown, or a value is wrong. The error's pointer begins with `pointer`.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, got {data!r}', pointer)
@@ -88,7 +88,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
 
 
 def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
-    """Return the scheduler that Python code passed.
+    """Return the scheduler for an argument that was passed in Python.
 
     `argument` may be a Scheduler, a name, a dict as for `from_json`, or one of Ray Tune's schedulers.
     """

@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
-"""A value below all scores. It is the base for trials that violate the constraints."""
+"""A number below all scores, from which the entries of trials that violate the constraints are computed."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class ASHAScheduler(SuccessiveHalving):
     """Asynchronous successive halving that stops the worst trials at each rung. No trial waits for another.
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Trials
-    that tie with the last of these trials continue too. A report that skips rungs is entered in the highest rung that it
+    that tie with the last of them continue too. A report that skips rungs is entered in the highest rung that it
     passes. A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
     Trials that violate the constraints of the search are ranked below all other trials, by the size of the violation.
 
@@ -56,13 +56,13 @@ class ASHAScheduler(SuccessiveHalving):
             return ()
         rank = len(rung) - rung.bisect_right(entry) + 1
         if entry < fact.score:
-            why = f"it violates the constraints, and trials within them come first; {rank_of(rank, len(rung), count)}"
+            why = f"it violates the constraints, and trials that satisfy them come first; {rank_of(rank, len(rung), count)}"
         else:
             why = below_the_cut(context.objective, fact.score, cut, rank, len(rung))
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:
-        """Return the trial's score. If it violates the constraints, return a value below all scores, lower for larger excess."""
+        """Return the trial's score, or a value below all scores if it violates the constraints, lower for larger violations."""
         excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
         return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 

@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, rank_of, reported
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
-"""(score, -order of arrival). The greater entry is better, so among equal scores the earlier entry wins."""
+"""An entry of a rung: (score, -order of arrival). Greater entries are better, so among equal scores the earlier one wins."""
 
 
 @dataclass(slots=True)

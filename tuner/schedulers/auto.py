@@ -12,7 +12,7 @@ from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 
 FEW = 4
-"""All trials are trained to the end if there are at most this many."""
+"""The largest number of trials for which all of them are trained to the end."""
 
 MOST_FOR_GP = 200
 """Up to about this many trials, Optuna's Gaussian process does better than its TPE. With more trials, it is too slow."""
@@ -32,15 +32,15 @@ def resolve(
     """Return the scheduler, the searcher and the reason for choosing them.
 
     Args:
-        context: the experiment.
-        saves_checkpoints: True or False if it is known whether the trainable saves checkpoints, else None.
+        context: the facts about the experiment.
+        saves_checkpoints: whether the trainable saves checkpoints; None if that is not known.
         objectives: how many objectives the experiment has.
         searcher_given: True if the user named a searcher.
-        searcher: the type of that searcher.
+        searcher: the type of the searcher that the user named.
 
     Returns:
-        The scheduler, before `setup`; the JSON form of the searcher to use if the user named none; the reason, for the
-        experiment's log.
+        The scheduler, whose `setup` is still to be called; the JSON form of the searcher to use if the user named none; and the
+        reason to write to the experiment's log.
     """
     kind, search, why = _choice(
         context, saves_checkpoints, objectives, searcher if searcher_given else None, searcher_given
@@ -66,7 +66,7 @@ def _choice(
         return "fifo", {"type": "random"}, "fifo, since the space has no parameters"
     if given:
         if searcher == "bohb" and end is not None:
-            return "hyperband", {"type": "random"}, f"hyperband with max_t {end}, whose levels bohb learns from"
+            return "hyperband", {"type": "random"}, f"hyperband with max_t {end}, because bohb learns from its levels"
         if end is None or searcher in MODELS:
             cause = (
                 "early stopping needs max_t"

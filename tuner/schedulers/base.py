@@ -39,7 +39,7 @@ class MetricConstraint(Protocol):
     """A bound on a metric that trials report; see `tuner.search.constraints`."""
 
     def excess(self, metrics: Mapping[str, float]) -> float:
-        """Return how far the metric is beyond its bound. It is zero or negative if the constraint is satisfied."""
+        """Return how far the metric is beyond its bound. The result is zero or negative if the constraint is satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class SchedulerContext:
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
-        """Return all objectives, the first one first."""
+        """Return all objectives, beginning with `objective`."""
         return self.objectives or (self.objective,)
 
     def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return the trial's configuration in the present space; None if it does not lie in that space.
+        """Return the trial's configuration in the current space, or None if it does not lie in that space.
 
         A trial keeps the configuration of the space from which it was proposed; see `tuner.space.revisions`.
         """
@@ -79,7 +79,7 @@ class SchedulerContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A trial was created. Its params and tags are in the population."""
+    """A trial was created. The population has the trial's params and tags."""
 
     trial: int
 
@@ -110,15 +110,15 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRestarted:
-    """A segment begins. After a retry, it may begin before the last reported iteration.
+    """A segment of a trial begins. After a retry, it may begin at an iteration before the last reported one.
 
     This fact comes before the segment's first report.
     """
 
     trial: int
     cause: str  # start | retry | resume | exploit
-    iteration: int  # training_iteration at which it begins
-    t: float  # value of time_attr at which it begins
+    iteration: int  # training_iteration at which the segment begins
+    t: float  # value of time_attr at which the segment begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +152,19 @@ def can_resume(trial: Trial) -> bool:
 
 
 class Scheduler(ABC):
-    """Base class of all schedulers. Its defaults are those of FIFO; subclasses override what they need."""
+    """Base class of all schedulers. It behaves like FIFO; subclasses override what they need."""
 
     #: the value of "type" in a spec
     TYPE: ClassVar[str]
-    #: True if it proposes configurations itself, so that no searcher is used
+    #: True if the scheduler proposes configurations itself, so that no searcher is used
     PROPOSES: ClassVar[bool] = False
     #: True if trials may copy a running trial, so that every trial saves a checkpoint at each of its milestones
     SAVES_AT_MILESTONES: ClassVar[bool] = False
-    #: True if it ends the search when all trials together have trained for `budget` full trainings
+    #: True if the scheduler ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
-    #: True if it can continue in a search space that a user has changed; see `amend`
+    #: True if the scheduler can continue in a search space that a user has changed; see `amend`
     REVISES: ClassVar[bool] = True
-    #: True if it uses all objectives, not only the first
+    #: True if the scheduler uses all objectives, not only the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
 
     state: Any = None
@@ -172,7 +172,7 @@ class Scheduler(ABC):
 
     @property
     def setting(self) -> SchedulerContext:
-        """Return `context`. Schedulers written for earlier versions use this name."""
+        """Return `context`, under the name that schedulers written for earlier versions use."""
         return self.context
 
     def __init_subclass__(cls) -> None:
@@ -195,10 +195,10 @@ class Scheduler(ABC):
         self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
-        """Return `max_t`, the scheduler's own value, or the experiment's if `max_t` is None.
+        """Return `max_t`, the scheduler's own option, or the experiment's max_t if that option is None.
 
         Raises:
-            SpecError: `time_attr` is not the experiment's.
+            SpecError: `time_attr` differs from the experiment's time_attr.
         """
         if time_attr is not None and time_attr != self.context.time_attr:
             message = (
@@ -212,18 +212,18 @@ class Scheduler(ABC):
         """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
 
     def resolved(self) -> dict[str, Any]:
-        """Return `to_json` with inherited values instead of None. Call `setup` first."""
+        """Return the result of `to_json` with inherited values in place of None. Call `setup` first."""
         inherited = {"max_t": self.context.max_t, "time_attr": self.context.time_attr}
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 
     def budget_words(self) -> str | None:
-        """Return the scheduler's limit on the training and the argument that raises it, in words; None if it sets no limit."""
+        """Return, in words, the scheduler's limit on the training and the argument that raises it; None if it has no limit."""
         return None
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Return the value of time_attr at which `decide` is next called for this trial, or None for never.
 
-        It is above the trial's current value.
+        The milestone is above the trial's current value of time_attr.
         """
         return None
 
@@ -231,7 +231,7 @@ class Scheduler(ABC):
         """Fold a fact into `state`."""
 
     def enacted(self, decision: Decision, trials: Population) -> None:  # noqa: B027
-        """Fold a committed decision into `state`. It may come from this scheduler, a user or the core."""
+        """Fold a committed decision into `state`. The decision may have been made by this scheduler, a user or the core."""
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         """Return what to do after a fact. An empty sequence means that the trial continues."""
@@ -245,8 +245,8 @@ class Scheduler(ABC):
             may_start: True if another new trial is allowed.
 
         Returns:
-            A Start, a Resume, or an Exploit, which resumes a paused trial from a donor's checkpoint. If it is None, the
-            worker group stays free, and the core asks again after the next event.
+            A Start, a Resume, or an Exploit, which resumes a paused trial from a donor's checkpoint. None: the worker group
+            stays free, and the core calls `choose` again after the next event.
         """
         if may_start:
             return Start(reason="a worker group is free")

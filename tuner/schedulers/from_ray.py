@@ -1,7 +1,7 @@
 """Convert schedulers of `ray.tune` to ours, so that a script only has to change its import of `tune`.
 
-Only their attributes are read, and Ray is not imported. Options that have another meaning in our schedulers are refused
-with a reason.
+Only the attributes of Ray's schedulers are read, and Ray is not imported. Options that have another meaning in our schedulers
+are refused with a reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Refer to functions of the user that a scheduler or a stopper calls, by name or as pickles.
+"""Refer to the user's functions that a scheduler or a stopper calls, by name or as pickles.
 
-Neither form is loaded before its first call, so a process that must not run user code can check, assemble and fold an
-experiment.
+A function in either form is loaded only when it is called. So a process that must not run user code can check, assemble and
+fold an experiment.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def functions_by_name() -> Iterator[set[str]]:
 def import_function(name: str, text: str) -> Callable[..., Any]:
     """Return the function named as ``"module:qualified.name"``.
 
-    Within `functions_by_name`, only the form of the name is checked.
+    Within `functions_by_name`, check only the form of the name.
 
     Raises:
-        SpecError: the form is wrong, or there is no such function. The error's pointer is ``/{name}``.
+        SpecError: the name has a wrong form, or there is no such function. The error's pointer is ``/{name}``.
     """
     names = _met.get()
     if names is None:
@@ -129,7 +129,7 @@ def function_name(name: str, function: Any) -> str:
 
 
 def sealed(function: Callable[..., Any]) -> Unloaded:
-    """Return the function in a form that is unpickled, with the objects that it refers to, only when it is called."""
+    """Return the function in a form that unpickles it, and the objects that it refers to, only when it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
     from tuner.usercode.pickling import dumps

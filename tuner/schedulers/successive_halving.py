@@ -35,9 +35,9 @@ class SuccessiveHalving(Scheduler):
     """
 
     STATE: ClassVar[type[Any]]
-    """The class of the state. It is called with `rungs`."""
+    """The class of the scheduler's state, which is constructed from `rungs`."""
     RUNG: ClassVar[type[Any]]
-    """The class of a rung. It is called without arguments."""
+    """The class of a rung, which is constructed without arguments."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class SuccessiveHalving(Scheduler):
     def new_rung(self, trial: int, t: float) -> int | None:
         """Return the rung in which to enter a report at time t, or None if it is entered in no rung.
 
-        This is the highest rung that the report passes, if the trial has not been entered there before.
+        A report is entered in the highest rung that it passes, unless the trial has been entered there before.
         """
         behind = self._levels[self.bracket(trial)].passed(t)
         if behind <= self.state.passed.get(trial, 0) or self.at_end(t):

@@ -32,7 +32,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
     Args:
         run: the function that was called. Its defaults tell which arguments the caller did not pass.
-        given: all its arguments, by name.
+        given: all arguments of the call, by name.
 
     Raises:
         SpecError: a foreign object asks for something that has no counterpart here.
@@ -71,7 +71,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return the storage as an absolute path or URI. Other values are returned unchanged; the check of the spec refuses them."""
+    """Return the storage as an absolute path or URI, and any other value unchanged, which the check of the spec refuses."""
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -126,7 +126,7 @@ def run_config(config: Any) -> dict[str, Any]:
 
 
 def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks of a `RunConfig` that can be called here. Warn about callbacks that cannot."""
+    """Return the callbacks of a `RunConfig` that can be called here. Warn about those that cannot be called."""
     used = []
     for callback in callbacks:
         if any(
@@ -145,7 +145,7 @@ def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
 
 def failure_config(config: Any) -> dict[str, Any]:
     """Translate a `FailureConfig`. -1 retries means no limit."""
-    _say_what_is_left_out(config, {"fail_fast": "trials that fail do not end the others; Ctrl-C does"})
+    _say_what_is_left_out(config, {"fail_fast": "trials that fail do not end the search; Ctrl-C does"})
     failures = _plain(getattr(config, "max_failures", 0)) or 0
     return {"max_failures": _ENDLESS if failures < 0 else failures} if failures else {}
 
@@ -208,7 +208,7 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 def _of_objective(search: Any) -> dict[str, Any]:
     """Return the arguments for an Optuna objective.
 
-    Its parameters are drawn when it asks for them, and its return value is the trial's value.
+    The objective's parameters are drawn when it asks for them, and its return value is the trial's value.
     """
     from tuner.search import DefineByRunSearch  # loads Optuna
 
@@ -218,7 +218,7 @@ def _of_objective(search: Any) -> dict[str, Any]:
 
 
 def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
-    """Return how many trials may run at once if one CPU is left for Ray Data, or None if there is no cluster yet."""
+    """Return how many trials may run at once with one CPU left for Ray Data, or None if no cluster is running yet."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -288,7 +288,7 @@ def _stored(trainable: Any, storage: str, address: Any) -> Any:
 
 
 def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metric and the mode of a scheduler or a searcher of Ray Tune, if no argument has them."""
+    """Return the metric and the mode of a Ray Tune scheduler or searcher, for calls that do not pass them as arguments."""
     out: dict[str, Any] = {}
     for name in ("scheduler", "search_alg"):
         theirs = given.get(name) if given.get(name) is not None else brought.get(name)
@@ -322,5 +322,5 @@ def above_this_package() -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return None for the sentinels that Ray uses as defaults."""
+    """Return the value, or None if it is one of the sentinels that Ray uses as defaults."""
     return None if isinstance(value, str) and value.upper() == "DEPRECATED" else value

@@ -12,7 +12,7 @@ from tuner.errors import SpecError
 from tuner.store import CodeRecord
 
 _NAMES_RAY = re.compile(rb"\x8c.ray[.\x94]|\x8c\x03ray")
-"""The module `ray`, or one below it, as a name in a pickled function."""
+"""Matches the name of the module `ray`, or of a module below it, in a pickled function."""
 
 
 class Choice(NamedTuple):
@@ -27,15 +27,15 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
     Args:
         spec: the spec of the experiment.
-        code: its training function by value; None if it is imported by name.
-        ray_address: the cluster that the script or its environment names.
+        code: the training function by value; None if it is imported by name.
+        ray_address: the Ray address that the script or its environment gives.
 
     Raises:
         SpecError: the spec asks for the local executor, which cannot run these trials.
     """
     if spec.executor == "agents":
         raise SpecError(
-            "agents ask a service for trials: create the experiment there (`tuner docs agents`)", "/executor"
+            "agents ask a service for trials: create the experiment on a service (`tuner docs agents`)", "/executor"
         )
     if spec.executor == "ray":
         return Choice(False, "trials run on Ray: executor is 'ray'")
@@ -47,7 +47,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
     if reason is not None:
         return Choice(False, f"trials run on Ray: {reason}")
-    why = "each is one process that asks for CPUs only, and the script does not use Ray"
+    why = "each trial is one process that asks for CPUs only, and the script does not use Ray"
     return Choice(True, f"trials run in processes of this machine, without Ray: {why}")
 
 
@@ -60,7 +60,7 @@ def unfit(spec: Spec) -> str | None:
 
 
 def _uses_ray(ray_address: str | None) -> str | None:
-    """Return how this script uses Ray, or None."""
+    """Return how this script uses Ray, or None if it does not."""
     if ray_address:
         return f"Ray's address is {ray_address}"
     ray = sys.modules.get("ray")
@@ -70,14 +70,14 @@ def _uses_ray(ray_address: str | None) -> str | None:
 
 
 def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
-    """Return why the training function may need Ray, or None."""
+    """Return why the training function may need Ray, or None if it does not."""
     if spec.entrypoint is not None or code is None or code.blob is None:
         return "the training function is imported by name, so its modules may use Ray"
     return "the training function uses Ray" if _NAMES_RAY.search(code.blob) else None
 
 
 def may_be_local(given: Mapping[str, Any]) -> bool:
-    """Return whether the arguments of `tuner.run` look as if the local executor will run the trials."""
+    """Return True if, judging by the arguments of `tuner.run`, the local executor will run the trials."""
     if given["executor"] == "local":
         return given["address"] is None
     asks = any(given[name] for name in ("address", "ray_address", "use_gpu", "runtime_env"))
@@ -103,7 +103,7 @@ def drop_ahead() -> None:
 
 
 def shutdown() -> None:
-    """End what is kept for later calls: the driver host, idle workers, and the Ray that was started for them."""
+    """End what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
     for name in ("tuner.driver.hosts.local_host", "tuner.driver.hosts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()

@@ -42,14 +42,14 @@ def import_optuna(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Write a study of Optuna into this home's database, as an experiment that has ended, and return its result.
+    """Import an Optuna study into this home's database, as an experiment that has ended, and return its result.
 
-    Its page shows all trials and curves, and a new search over the same parameters can learn from it:
+    The experiment's page shows all trials and curves, and a new search over the same parameters can learn from it:
     ``tuner.run(..., warm_start=["NAME"])``. Trials that were pruned count as stopped. Trials that have not ended are left out.
 
     Args:
         storage: the URL of the storage, such as "sqlite:///optuna.db"; the path of a journal file; or a study.
-        study_name: the name of the study. None: the only one.
+        study_name: the name of the study. None: the only study in the storage.
         name: the name of the experiment. None: the name of the study.
         project: the project of the experiment.
 
@@ -106,7 +106,8 @@ def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.St
 def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
     """Return the parameters that all trials have. A domain contains all values that any trial could have drawn.
 
-    Other parameters depend on the values of these. They are not part of the space, but trials keep their values.
+    Parameters that only some trials have depend on the values of other parameters. They are not part of the space, but trials
+    keep their values for them.
     """
     import optuna
 
@@ -172,14 +173,14 @@ def import_ray(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Write a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
+    """Import a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
 
-    It reads ``params.json`` and ``result.json`` of each trial; it loads no pickles. Trials with an ``error.txt`` count as failed.
-    Others count as stopped if they have fewer results than the longest trial.
+    Only ``params.json`` and ``result.json`` of each trial are read; no pickles are loaded. Trials with an ``error.txt`` count
+    as failed. Other trials count as stopped if they have fewer results than the longest trial.
 
     Args:
         folder: the folder of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
-        metric: the reported metric to compare trials by.
+        metric: the reported metric by which to compare trials.
         mode: "min" or "max".
         space: the search space. None: guess ranges that contain the values of all trials. Pass the space if a new search over a
             larger space should learn from this one.
@@ -188,7 +189,8 @@ def import_ray(
 
     Raises:
         NotFound: the folder has no results of Ray Tune.
-        SpecError: no trial has reported the metric (the message lists the reported ones), or a trial does not lie in the space.
+        SpecError: no trial has reported the metric (the message lists the reported metrics), or a trial does not lie in the
+            space.
     """
     root = Path(folder).expanduser()
     found = [path.parent for path in sorted(root.glob("*/params.json")) if (path.parent / "result.json").exists()]
@@ -242,7 +244,7 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the results of a trial. Leave out an incomplete last line, which a killed Ray may leave."""
+    """Return the results of a trial. Leave out a last line that is incomplete because Ray was killed."""
     rows = []
     for line in path.read_text().splitlines():
         try:
@@ -275,7 +277,7 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
 
 
 def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a space that contains all configurations."""
+    """Return a space with guessed ranges that contains all configurations."""
     space: dict[str, Any] = {}
     for name in dict.fromkeys(name for config in configs for name in config):
         values = [config[name] for config in configs if name in config]

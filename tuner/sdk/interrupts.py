@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Interrupts:
-    """Counts Ctrl-C. The first one calls `pause`; the caller acts on the second.
+    """Counts presses of Ctrl-C. The first press calls `pause`; the caller acts on the second.
 
     Outside a `with interrupts.heard()` block, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
     """
@@ -34,7 +34,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Count Ctrl-C in this block. The caller must check the count often."""
+        """Count presses of Ctrl-C within this block. The caller must check the count often."""
         self._heard = True
         try:
             yield

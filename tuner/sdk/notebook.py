@@ -18,7 +18,7 @@ from rich.text import Text
 from tuner.names import printable
 
 ROWS = 30
-"""The most rows that a table of trials or experiments shows. A line below it counts the others."""
+"""The largest number of rows in a table of trials or experiments. A line below the table counts the other rows."""
 
 _ROW = "border-top:1px solid rgba(128,128,128,.25)"
 _CELL = (
@@ -46,7 +46,7 @@ class Area:
         self._handle: Any = None
 
     def show(self, page: str, plain: str) -> None:
-        """Show this HTML. Front ends without HTML show the plain text."""
+        """Show this HTML. Front ends that cannot show HTML show the plain text instead."""
         from IPython.display import display  # the kernel has loaded this module already
 
         data = {"text/html": page, "text/plain": plain}
@@ -119,7 +119,7 @@ def box(*parts: str) -> str:
 
 
 def left_out(shown: int, total: int, where: str) -> str:
-    """Return a line with the number of rows that are not shown, and where to find them. Return "" if all are shown."""
+    """Return a line that says how many rows are not shown, and where to find them. Return "" if all rows are shown."""
     if shown >= total:
         return ""
     return f'<div style="opacity:.6;font-size:90%">and {total - shown:,} more: {html.escape(where)}</div>'
@@ -155,7 +155,7 @@ class Row(Protocol):
     COLUMNS: ClassVar[Columns]
 
     def cells(self) -> Sequence[object]:
-        """Return its values, in the order of the columns."""
+        """Return the values of the row, in the order of the columns."""
 
 
 R = TypeVar("R", bound=Row)

@@ -29,16 +29,18 @@ def observe(
 ) -> None:
     """Call callbacks with the entries of an experiment's log, until the experiment has ended or is paused.
 
-    Each callback continues where it stopped before. This works for experiments that have ended, too, so an old search can be
-    sent to MLflow or written to CSV files.
+    Each callback continues where it stopped in an earlier call. Experiments that have ended can be observed too, so an old
+    search can be sent to MLflow or written to CSV files.
 
         tuner.observe("digits", [tuner.callbacks.MLflowLoggerCallback("sqlite:///mlflow.db")])
 
     Args:
         experiment: ``exp_...``, or the experiment's name if no other experiment has it.
-        callbacks: as for `tuner.run`. The position of each callback in the log is kept in the home, under the name of its class.
+        callbacks: as for `tuner.run`. The position of each callback in the log is kept in the home, under the name of the
+            callback's class.
         address: URL of a service that has the experiment, or a client of `tuner.connect`. None: the database of this home.
-        follow: False: return once the callbacks have got all entries that are in the log now.
+        follow: True to follow a running experiment. False: return once the callbacks have got all entries that are in the log
+            now.
 
     Raises:
         NotFound: there is no such experiment.

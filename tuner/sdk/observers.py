@@ -27,13 +27,13 @@ from tuner.store.records import ExperimentRecord
 from tuner.store.series.thinning import explanation
 
 LIMIT = 500
-"""The most log entries that a thread holds in memory."""
+"""The largest number of log entries that a thread holds in memory."""
 POLL_S = 0.3
 SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
-"""Seconds that `tuner.run` waits at its end for callbacks that are behind."""
+"""The seconds that `tuner.run` waits at the end for callbacks that are behind."""
 TOLD = 5
-"""The number of errors of a callback that are logged with their traceback. Further errors are only counted."""
+"""The number of errors of each callback that are logged with their tracebacks. Further errors are only counted."""
 
 log = logging.getLogger("tuner.callbacks")
 
@@ -78,14 +78,14 @@ class StoredLog:
 
 
 class Call(NamedTuple):
-    """A call of a callback's method: its name and its arguments."""
+    """A call of a callback's method: the method's name and arguments."""
 
     method: str
     keywords: dict[str, Any]
 
 
 class Reader:
-    """Turns log entries into calls. Its trials have the state that they had at the last entry that was read."""
+    """Turns log entries into calls. Callbacks see trials in the state that they had at the last entry that was read."""
 
     def __init__(self, experiment: ExperimentRecord) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
@@ -201,7 +201,7 @@ class Observer:
         self._last.set()
 
     def joined(self, deadline: float | None) -> bool:
-        """Wait for the thread until the deadline. Return whether it has ended."""
+        """Wait until the thread has ended or the deadline has passed. Return True if the thread has ended."""
         self.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         self._stop.set()
         return not self.thread.is_alive()
@@ -327,7 +327,7 @@ class Observers:
             self.finish(PATIENCE_S)
 
     def finish(self, patience_s: float | None) -> None:
-        """Wait until all callbacks have read the whole log, but at most this long. Print which callbacks failed or are behind."""
+        """Wait, for a limited time, until all callbacks have read the whole log. Print which callbacks failed or are behind."""
         deadline = None if patience_s is None else time.monotonic() + patience_s
         self._finished = True
         for observer in self._observers:
@@ -343,9 +343,9 @@ class Observers:
 
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return name -> callback. A name is the class, with a number if several callbacks have the same class.
+    """Return name -> callback. A name is that of the class, with a number if several callbacks have the same class.
 
-    After a resume, a callback is found again by its name.
+    After a resume, each callback's position in the log is found by this name.
     """
     found: dict[str, Any] = {}
     for callback in callbacks:

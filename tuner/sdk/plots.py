@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tuner.sdk.result import TrialResult
 
 MOST = 100
-"""The most curves in a chart. More could not be told apart."""
+"""The largest number of curves in a chart. More curves could not be told apart."""
 SCALE = "Viridis"
 MANY = 12
-"""The most distinct values for which an axis has a tick for each value."""
+"""The largest number of distinct values for which an axis has a tick at each value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Search:
         return self.objectives[0].metric
 
     def check(self, metric: str | None) -> str:
-        """Return the metric; for None, the objective. Raise SpecError if no trial has reported it."""
+        """Return the metric, or the objective if `metric` is None. Raise SpecError if no trial has reported this metric."""
         known = {name: None for trial in self.trials for name in trial.metrics}
         metric = self.metric if metric is None else metric
         if metric not in known:
@@ -58,7 +58,7 @@ class Search:
         return -math.inf if value is None or not math.isfinite(value) else self.objectives[0].score(value)
 
     def value(self, trial: TrialResult, metric: str) -> float | None:
-        """Return the best value of the objective, or the newest value of another metric. Return None if it is not finite."""
+        """Return a trial's best value of the objective, or newest value of another metric. Return None if it is not finite."""
         value = trial.best_value if metric == self.metric else trial.metrics.get(metric)
         return value if value is not None and math.isfinite(value) else None
 
@@ -125,7 +125,7 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
 
 
 def history(search: Search, metric: str | None = None) -> Figure:
-    """Draw the value of each trial in the order in which they were created, and the best value so far."""
+    """Draw the values of the trials in the order in which the trials were created, and the best value so far."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -159,7 +159,7 @@ def importance(search: Search) -> Figure:
     shares = anova.importance(search.space, search.objectives[0].mode, records)
     if not shares:
         raise SpecError(
-            f"the importance of parameters needs {anova.MIN_RECORDS} trials that have ended with a value and a search space; "
+            f"the importance of parameters needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
             f"there are {len(records)} trials and {len(search.space)} parameters",
             "/kind",
         )
@@ -193,7 +193,7 @@ def parallel(search: Search, metric: str | None = None) -> Figure:
 
 
 def slices(search: Search, metric: str | None = None) -> Figure:
-    """Draw the value over each parameter, one chart beside the other."""
+    """Draw the trials' values over each parameter, in charts side by side."""
     from plotly.subplots import make_subplots
 
     metric = search.check(metric)
@@ -319,14 +319,14 @@ def _current(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]
 
 
 def _took_over(search: Search, trial: int, row: Mapping[str, float]) -> bool:
-    """Return whether the segment of this report began with the checkpoint of another trial."""
+    """Return True if the segment of this report began with the checkpoint of another trial."""
     segments = search.segments.get(trial, ())
     at = int(row["segment"]) - 1
     return at < len(segments) and segments[at].source_trial not in (None, trial)
 
 
 def _pieces(search: Search, trial: TrialResult) -> list[tuple[int, SegmentRecord, int, float | None]]:
-    """Return (trial, segment, its last iteration, its last value of the objective) for each segment that has reported."""
+    """Return (trial, segment, last iteration, last value of the objective) for each segment that has reported."""
     last: dict[int, Mapping[str, float]] = {int(row["segment"]): row for row in trial.history}
     return [
         (trial.number, segment, int(row["training_iteration"]), row.get(search.metric))
@@ -344,7 +344,7 @@ def _params(search: Search, trial: TrialResult) -> dict[str, Any]:
 
 
 def _axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return a dimension of the parallel coordinates. Trials without the parameter are at the tick "none"."""
+    """Return one parameter's axis of the parallel coordinates. Trials without the parameter are at the tick "none"."""
     have = [value for value in values if value is not None]
     if not _are_numbers(have):
         words = list(dict.fromkeys(str(value) for value in values))

@@ -30,7 +30,7 @@ NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
 """The shortest intervals between two updates in a notebook, in seconds: if there is news, and if only the clock has changed."""
 FAILED = 50
 TOLD_FAILURES = 3
-"""The number of different failures that are shown in full while a search runs. Further ones are only counted."""
+"""The number of different failures that are shown in full while a search runs. Further failures are only counted."""
 
 _STYLE = {
     "running": "cyan",
@@ -56,11 +56,11 @@ class Source(Protocol):
         """Return the first trials in this state, at most `count` of them."""
 
     def newest(self, count: int) -> Sequence[TrialRecord]:
-        """Return the last trials by number."""
+        """Return the newest trials, that is, those with the highest numbers."""
 
 
 class Warned(Protocol):
-    """A decision that warns."""
+    """A decision that warns of a likely mistake."""
 
     @property
     def seq(self) -> int: ...
@@ -89,7 +89,7 @@ class Stored:
 
 
 class Progress:
-    """Shows the progress of an experiment, which it reads from the database or the service. The driver takes no part in it."""
+    """Shows the progress of an experiment, read from the database or the service. The driver takes no part in this."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Progress:
         echo: Echo | None = None,
         reopens: bool = False,
     ) -> None:
-        """Show an experiment. reopens: it has ended and is about to run again, so its earlier end is not shown."""
+        """Show an experiment. reopens: True if it has ended but is about to run again, so that its earlier end is not shown."""
         self._reopens = reopens
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
@@ -142,7 +142,7 @@ class Progress:
             print(text, file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
-        """Show what is new. While the database or the service is unreachable, nothing is new, and the search continues."""
+        """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
         if not self.show:
             return
         try:
@@ -188,7 +188,7 @@ class Progress:
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
 
     def _replace(self, area: notebook.Area, record: ExperimentRecord, last: bool, new: bool, now: float) -> None:
-        """Replace what the notebook shows, unless that was done a moment ago."""
+        """Replace what the notebook shows, unless it was replaced a moment ago."""
         self._behind = self._behind or new
         if not last and now - self._printed < (NEWS_EVERY_S if self._behind else CLOCK_EVERY_S):
             return
@@ -278,7 +278,7 @@ class Progress:
 
     @staticmethod
     def _columns(record: ExperimentRecord) -> list[tuple[str, bool]]:
-        """Return the columns of the table of trials, and whether each has numbers."""
+        """Return the columns of the table of trials, each with True if its values are numbers."""
         names = ("trial", "state", "iter", record.spec.objective.metric, "parameters", "why")
         return list(zip(names, (True, False, True, True, False, False), strict=True))
 
@@ -308,7 +308,7 @@ class Progress:
 
 
 def _done(record: ExperimentRecord) -> str:
-    """Return a bar of the trials that have ended, if it is known how many there will be."""
+    """Return a progress bar of the trials that have ended, if the total number of trials is known."""
     total = max(record.spec.num_samples or 0, sum(record.counts.values()))
     if record.spec.num_samples is None or not total:
         return ""
@@ -337,7 +337,7 @@ def _finished(record: ExperimentRecord) -> str:
 
 
 def _nothing_finished(record: ExperimentRecord) -> str | None:
-    """Return a line to show if the best trial was stopped early and no other was trained to its end."""
+    """Return a line to show if the best trial was stopped early and no trial was trained to its end."""
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (

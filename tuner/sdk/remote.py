@@ -26,7 +26,7 @@ from tuner.usercode import archives
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
-"""Timeout in seconds of one request for the progress. After that, the display says that the service does not answer."""
+"""The timeout of one request for the progress, in seconds. After it, the display says that the service does not answer."""
 
 
 def run_on(
@@ -40,12 +40,12 @@ def run_on(
 ) -> Result:
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
-    Modules of the user that the function imports are sent too; installed packages are not.
+    The user's own modules that the function imports are sent too; installed packages are not.
 
     Raises:
         SpecError: something cannot be sent to a service, or the service refuses the spec.
         ServiceUnreachable: no service answers at the address.
-        NotAllowed: the token is missing or not valid, or its role does not allow this.
+        NotAllowed: the token is missing or not valid, or its role does not allow creating experiments.
     """
     spec = _sendable(data, code, parts)
     entrypoint = data.get("entrypoint")
@@ -65,7 +65,10 @@ def _begun(
     verbose: int,
     callbacks: Sequence[Any],
 ) -> Result:
-    """Call `begin`, which starts something on a service, and follow it. `begin` also returns the earlier last_event_seq."""
+    """Start trials on a service by calling `begin`, follow the experiment to its end, and return its result.
+
+    `begin` returns a handle of the experiment, and the experiment's last_event_seq before the trials were started.
+    """
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
@@ -84,7 +87,7 @@ def _add(
     num_samples: int | None,
     verbose: int,
 ) -> Result:
-    """Run more trials of an experiment of a service."""
+    """Run more trials of an experiment on a service."""
 
     def begin(client: Client) -> tuple[ExperimentHandle, int]:
         handle = client.experiment(experiment_id)
@@ -104,10 +107,10 @@ def _follow(
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
-    The first Ctrl-C pauses it. The second ends this call, but not the experiment.
+    The first Ctrl-C pauses the experiment. The second ends this call, but not the experiment.
 
     looks: a handle of the same experiment with a short timeout.
-    before: the last_event_seq when the service had not acted yet. An end at or before it belongs to an earlier run.
+    before: the last_event_seq before the service acted. An end of the experiment up to this entry belongs to an earlier run.
     """
     with (
         Progress(_Served(looks), show=verbose > 0) as progress,

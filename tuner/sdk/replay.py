@@ -35,10 +35,10 @@ def replay(
         print(found.summary)  # asha(reduction_factor=3) would have saved 38 % of the training and found the same best trial
 
     Args:
-        experiment: ``exp_...``, or the experiment's name if no other has it. It may still be running.
+        experiment: ``exp_...``, or the experiment's name if no other experiment has it. It may still be running.
         scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
         search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
-        max_concurrent_trials: trials that train at once. None: as many as trained at once in the experiment.
+        max_concurrent_trials: the number of trials that train at once. None: as many as trained at once in the experiment.
 
     Returns:
         What would have happened and what did happen, in total and for each trial.
@@ -67,19 +67,19 @@ def recommend_scheduler(
 ) -> Recommendation:
     """Recommend a scheduler, by replaying the experiments of this home under several schedulers.
 
-    A replay counts only if none of its trials is censored, because only then are its cost and its result known. So
-    experiments whose trials were trained to the end are the most useful. Each scheduler is judged by the share of the
-    training that it would have saved, and by how much worse its best trial would have been, with 95 % confidence
-    intervals over the experiments.
+    A replay counts only if none of its trials is censored, because only then are its cost and its result known. So the most
+    useful experiments are those whose trials were trained to the end. Each scheduler is judged by the share of the training
+    that it would have saved, and by how much worse its best trial would have been, with 95 % confidence intervals over the
+    experiments.
 
         print(tuner.recommend_scheduler().summary)
         # median would have saved 41% (95 % interval: 32% to 50%) of the training of 7 experiments and lost 1% ...
 
     Args:
-        experiments: their ids or names. None: all that have ended.
+        experiments: the ids or names of experiments. None: all experiments that have ended.
         schedulers: the schedulers to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median,
             HyperBand.
-        project: only the experiments of this project. None: of all projects.
+        project: use only experiments of this project. None: experiments of all projects.
     """
     with database() as store:
         if experiments is not None:

@@ -26,7 +26,7 @@ from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
 from tuner.store.series.thinning import explanation
 
 SHOWN = 10
-"""The number of trials that a notebook shows of a result, the best first."""
+"""The number of trials of a result that a notebook shows, the best first."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class TrialResult:
     """The outcome of one trial.
 
-    `reason` says why it ended, and `error` which rank failed and why.
+    `reason` says why the trial ended, and `error` which rank failed and why.
     """
 
     id: str
@@ -69,7 +69,7 @@ class TrialResult:
     )  # fmt: skip
 
     def cells(self) -> tuple[object, ...]:
-        """Return the cells of its row in a notebook's table."""
+        """Return the cells of the trial's row in a notebook's table."""
         config = notebook.short(dict(_flat(self.best_config)))
         return (
             self.number, self.state, self.iterations, notebook.number(self.best_value), config, self.error or self.reason,
@@ -156,12 +156,12 @@ class Result:
         trials: all trials, by number.
         best_trial: the trial with the best report within the constraints or, with scope="last", with the best last report. None
             if there is none; `error` says why.
-        best_value: the value of that report.
-        best_config: the configuration that led to it.
-        best_checkpoint: the checkpoint of that report.
+        best_value: the value of the objective in that report.
+        best_config: the configuration that led to `best_value`.
+        best_checkpoint: the checkpoint that belongs to that report.
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
             best last value. None if no trial reached its end.
-        best_finished_value: its last value.
+        best_finished_value: the last value of `best_finished`.
         errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note, as in
             Ray Tune's ResultGrid.
         num_errors: the number of failed trials.
@@ -209,7 +209,7 @@ class Result:
         Args:
             store: the database.
             experiment_id: ``exp_...``.
-            more: a function that runs more trials of the experiment.
+            more: a function that runs more trials of the experiment, for `Result.add`.
         """
         record = store.experiments.get(experiment_id)
         code = store.code.get(record.spec.code) if record.spec.code else None
@@ -240,14 +240,15 @@ class Result:
         return self.best_trial
 
     def with_more(self, more: More) -> Result:
-        """Return this result with `more`, which runs more trials of it."""
+        """Return this result with `more`, a function that runs more trials of the experiment."""
         self._more = more
         return self
 
     def add(self, num_samples: int | None = None, *, verbose: int = 1) -> Result:
         """Run more trials of this search, wait until they have ended, and return the whole result. This object does not change.
 
-        The searcher and the scheduler continue with all results so far. The function is the one that was given to `tuner.run`.
+        The searcher and the scheduler continue with all results so far. The training function is the one that was passed to
+        `tuner.run`.
 
         Args:
             num_samples: how many trials to add; for a grid, how many more times to run it. None adds no trials, and
@@ -327,13 +328,14 @@ class Result:
         """Return the schedule of configurations that led to the best checkpoint, or to the end of a trial, oldest first.
 
         The list has one item, unless the search changed configurations during training, as PBT does. To repeat the best
-        training, change the configuration at these iterations. The list is empty if nothing was trained.
+        training, change the configuration at the iterations of the items. The list is empty if nothing was trained.
 
         Args:
             trial: the number of a trial. None for the best checkpoint.
 
         Returns:
-            Items ``{"iteration": after which it applies, "config": {...}, "params": the same, flat, "trial": its number}``.
+            Items ``{"iteration": the iteration after which the configuration applies, "config": {...}, "params": the same as a
+            flat mapping, "trial": the number of the trial that used it}``.
 
         Raises:
             IndexError: there is no such trial.
@@ -351,16 +353,17 @@ class Result:
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """Return a row for each trial, or with `history` for each report. Configurations are in columns such as ``config/lr``.
+        """Return a data frame with a row for each trial, or for each report if `history` is true.
 
-        If the search has constraints, the column `feasible` tells whether the trial or report satisfies them.
-        If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining points, and warns.
+        Configurations are in columns such as ``config/lr``. If the search has constraints, the column `feasible` tells whether
+        the trial or report satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns
+        the remaining points, and warns.
         """
         import pandas as pd  # takes a second to load
 
         if history and self._thinned_at is not None:
-            why = explanation(self._thinned_at, "a frame of every report")
-            warnings.warn(f"{self.experiment_id}: {why}; this frame has those that are left", stacklevel=2)
+            why = explanation(self._thinned_at, "a data frame of every report")
+            warnings.warn(f"{self.experiment_id}: {why}; this data frame has the points that are left", stacklevel=2)
 
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
@@ -499,7 +502,7 @@ def _trial(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str
 
 
 def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
-    """Return the failure of a trial as an exception that can be raised."""
+    """Return the failure of a trial as a TrialError."""
     known = {one.name for one in fields(Failure)}
     found = Failure(**{name: value for name, value in failure.items() if name in known}) if failure else None
     error = TrialError(f"trial {trial.number}: {trial.error}" if found is None else found.headline(trial.number), found)
@@ -511,7 +514,7 @@ def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
 def _config(
     spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
 ) -> dict[str, Any]:
-    """Return the configuration that the function got, including parameters that it drew while it ran (define-by-run)."""
+    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run)."""
     space = spaces.holding(params, revision)
     return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 

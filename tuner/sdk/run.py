@@ -97,14 +97,14 @@ def run(
             functions, `tune.Trainable` classes, `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work
             too. None if there is nothing to search.
-        metric: the reported metric to search by, or a list of metrics for several objectives.
+        metric: the reported metric to optimize, or a list of metrics for several objectives.
         mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
             Tune has them.
         num_samples: trials to start. None starts as many as `time_budget_s` allows, or 100 without a time budget. A grid is
             run this many times.
         scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the scheduler that
             did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
-            why. ``tuner.FIFOScheduler()`` stops nothing.
+            why. ``tuner.FIFOScheduler()`` stops no trial early.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
         num_workers: ranks of each trial.
         use_gpu: give each rank a GPU.
@@ -118,7 +118,7 @@ def run(
             start of Ray and of the workers does not count, and neither do pauses.
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
             `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
-            error: limit those by `num_samples`.
+            error: limit these by `num_samples`.
         gpu_hours: GPU hours that all trials together may use. When they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
         max_failures: retries of a trial after errors of its code.
@@ -134,13 +134,15 @@ def run(
         priority: experiments of a higher priority get resources first. It matters on a service that runs several
             experiments.
         weight: share of the cluster relative to other experiments of the same priority.
-        max_t: value of `time_attr` at which a trial is complete. Schedulers use both unless they have their own.
+        max_t: value of `time_attr` at which a trial is complete. Schedulers use `max_t` and `time_attr` unless they are given
+            their own.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
         warm_start: earlier experiments to learn from: "auto" for those of this home with the same metric and
-            parameters, or a list of ids or names. The first configurations are like the best ones there. The default
-            scheduler's model also uses them, and trusts them as far as they have predicted this search so far.
+            parameters, or a list of ids or names. The first configurations are similar to the best ones of those experiments.
+            The default scheduler's model also uses the experiments, and trusts them as far as they have predicted this search
+            so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
@@ -151,9 +153,9 @@ def run(
         executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
             "local" if trials have one worker and need only CPUs, and the script does not use Ray; else "ray".
             "agents" is for experiments that are created at a service.
-        ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
-            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next
-            call starts at once.
+        ray_address: address of a Ray cluster. None: the cluster that this process is connected to, or a private one on this
+            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next call
+            starts at once.
         address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. The token
             comes from TUNER_TOKEN. The function is sent by value, and only the service's workers unpickle it. None: run
             from this process.
@@ -161,7 +163,8 @@ def run(
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
         callbacks: objects that get the events of trials and reports, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
-            They are called in threads of this process, from the durable log, and can neither slow the search nor break it.
+            They are called in threads of this process, with entries of the durable log, and can neither slow the search nor
+            break it.
         verbose: 0 prints nothing, 1 shows progress, 2 also shows what the ranks on this machine print.
 
     Returns:
@@ -220,7 +223,7 @@ def _search(given: Mapping[str, Any]) -> Result:
 
 def _check_required(given: Mapping[str, Any]) -> None:
     meanings = {
-        "metric": "the name of the reported value to search by",
+        "metric": "the name of the reported value to optimize",
         "mode": "'min' or 'max': whether lower or higher values are better",
     }
     if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:
@@ -232,7 +235,7 @@ def _check_required(given: Mapping[str, Any]) -> None:
 
 
 def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
-    """Return the spec as JSON. An argument with the name of an option becomes that option."""
+    """Return the spec as JSON. Each argument with the name of an option of the spec becomes that option."""
     trainable, metric, mode = given["trainable"], given["metric"], given["mode"]
     entrypoint = trainable if isinstance(trainable, str) else None
     changed = {
@@ -256,7 +259,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 
 def _earlier(warm_start: Any) -> Any:
-    """Return `warm_start` in the form of a spec: results are replaced by the ids of their experiments."""
+    """Return `warm_start` in the form that a spec has: with the ids of experiments in place of `Result` objects."""
     if warm_start is None or warm_start == "auto":
         return warm_start
     if isinstance(warm_start, str):
@@ -285,7 +288,7 @@ def resume(
         verbose: as for `run`.
 
     Raises:
-        Conflict: the experiment has ended, or several have this name. The message lists them.
+        Conflict: the experiment has ended, or several experiments have this name. The message lists them.
         NotFound: the database of this home has no such experiment.
     """
     settings, observers = Settings.from_env(), checked(callbacks)
@@ -305,14 +308,14 @@ def resume(
 def read_result(
     store: Store, experiment_id: str, ray_address: str | None = None, callbacks: Sequence[Any] = ()
 ) -> Result:
-    """Read the result of an experiment from this database. Its `add` can run more trials."""
+    """Read the result of an experiment from this database. The result's `add` can run more trials."""
     return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks))
 
 
 def _add(
     experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
 ) -> Result:
-    """Run more trials of an experiment of this home. If a running service drives it, follow it."""
+    """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it."""
     settings = Settings.from_env()
     with _store(settings) as store:
         continue_experiment(store, experiment_id, num_samples)
@@ -322,7 +325,7 @@ def _add(
 
 
 def _brings_code(store: Store, spec: Spec) -> bool:
-    """Return True if the driver host has to load code of the user. Such a host should serve no other experiment."""
+    """Return True if the driver host has to load the user's code. Such a host should serve no other experiment."""
     code = store.code.get(spec.code) if spec.code is not None else None
     parts = (spec.scheduler, spec.search, spec.stop)
     return bool(code and (code.parts_blob or code.space_blob)) or any(names_code(part) for part in parts)
@@ -382,8 +385,7 @@ def _drive(
 ) -> Result:
     """Let a driver host run the experiment to its end, and show progress.
 
-    keep: True if the next call may use the same host. It may not if the host has imported user code, because that code
-        may change.
+    keep: True if the next call may use the same host. False if the host has imported user code, because that code may change.
     """
     spec = store.experiments.get(experiment_id).spec
     chosen = choose(spec, store.code.get(spec.code) if spec.code else None, ray_address or settings.ray_address)
@@ -421,7 +423,7 @@ def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: 
 
 
 def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
-    """Update the progress, and pass on Ctrl-C.
+    """Update the displayed progress. After a first Ctrl-C, say that the search is pausing, and wake the driver.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed twice.
@@ -447,7 +449,7 @@ def _drive_on_ray(
     """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
     if progress.show and not _connected():
         where = ray_address or settings.ray_address
-        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
+        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
@@ -480,7 +482,7 @@ def _drive_on_ray(
 def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
-    With `alone` (a private Ray on this machine), this is checked without starting Ray, which would take seconds.
+    With `alone` (a private Ray instance on this machine), this is checked without starting Ray, which would take seconds.
     """
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
@@ -510,7 +512,7 @@ def _connected() -> bool:
 
 
 def _on_own_ray() -> bool:
-    """Return True if this process is connected to a Ray that an earlier search started."""
+    """Return True if this process is connected to a Ray instance that an earlier search started."""
     kept = sys.modules.get("tuner.driver.hosts.kept")
     return kept is not None and kept.on_own_ray()
 

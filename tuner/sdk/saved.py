@@ -26,7 +26,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """One experiment, as `tuner.experiments` lists it. `load` reads the whole result."""
+    """One experiment, as listed by `tuner.experiments`. `load` reads the whole result."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class ExperimentSummary:
     )  # fmt: skip
 
     def cells(self) -> tuple[object, ...]:
-        """Return the cells of its row in a notebook's table."""
+        """Return the cells of the experiment's row in a notebook's table."""
         params = notebook.short(self.best_params or {})
         created = f"{self.created_at:%Y-%m-%d %H:%M}"
         value = notebook.number(self.best_value)
@@ -67,7 +67,7 @@ def load(experiment: str) -> Result:
     experiment it contains what has been found so far. Nothing is started.
 
     Args:
-        experiment: ``exp_...``, or the experiment's name if no other has it.
+        experiment: ``exp_...``, or the experiment's name if no other experiment has it.
 
     Raises:
         NotFound: this home has no such experiment. The message names the nearest one.

@@ -65,14 +65,14 @@ def create_study(
                     break
             trial.tell()
 
-    It has the same schedulers, searchers, decision log and web page as `tuner.run`, and does not need Ray. It is stored
-    in this home's database: after a restart of the process, the same call continues it.
+    A study has the same schedulers, searchers, decision log and web page as `tuner.run`, and does not need Ray. It is stored in
+    this home's database: after a restart of the process, the same call continues the study.
 
     Args:
         space: as for `tuner.run`.
         metric: as for `tuner.run`.
         mode: as for `tuner.run`.
-        name: name of the study.
+        name: the name of the study.
         num_samples: trials to start. None: as many as `time_budget_s` allows, or 100.
         scheduler: as for `tuner.run`. Some schedulers, such as the default with `max_t`, pause trials and hand them out
             again later. Save a checkpoint and pass it to `report`, or such a trial starts from the beginning.
@@ -89,11 +89,12 @@ def create_study(
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
         project: project of the experiment.
-        load_if_exists: continue the study of this name, if there is one. False raises Conflict instead.
+        load_if_exists: True to continue the existing study of this name. False: raise Conflict if there is one.
 
     Raises:
         SpecError: an argument is wrong.
-        Conflict: another process drives a study of this name, or the existing study has another space, objective or scheduler.
+        Conflict: another process drives a study of this name, or the existing study has a different space, objective or
+            scheduler.
     """
     given = dict(locals())
     mistakes, built = ErrorCollector(), Space({})
@@ -127,7 +128,9 @@ def create_study(
         elif not load_if_exists:
             raise Conflict(f"there is a study {name!r} already ({record.public_id}); load_if_exists=True continues it")
         elif differs := _differing(record, spec):
-            raise Conflict(f"the study {name!r} ({record.public_id}) has another {differs}; give this one another name")
+            raise Conflict(
+                f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"
+            )
         return Study(store, record)
     except BaseException:
         store.close()
@@ -144,13 +147,13 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
 
 
 def _is_to_go_on(store: Store, record: ExperimentRecord) -> bool:
-    """Return whether a study has ended and a user has asked to run it again."""
+    """Return True if a study has ended and a user has asked to continue it."""
     commands = store.commands.pending([record.id])
     return any(command.command == "continue" and command.trial is None for command in commands)
 
 
 def _differing(record: ExperimentRecord, spec: Any) -> str | None:
-    """Return the part of the stored study that differs from the arguments, or None."""
+    """Return the name of a part of the stored study that differs from the arguments, or None if none differs."""
     then, now = record.spec.to_json(), spec.to_json()
     words = {
         "space": "space",
@@ -177,7 +180,7 @@ class Study:
 
     Attributes:
         id: ``exp_...``, as `tuner list`, the page and the API show it.
-        name: its name.
+        name: the name of the study.
     """
 
     def __init__(self, store: Store, record: ExperimentRecord) -> None:
@@ -198,7 +201,7 @@ class Study:
     def ask(self, timeout_s: float = 1.0) -> StudyTrial | None:
         """Return the next trial to train, or None once the study has ended or is paused.
 
-        It may be a trial that was paused before. Then continue it from its `iteration` and `checkpoint`.
+        The trial may have been paused before. Then continue it from its `iteration` and `checkpoint`.
 
         Args:
             timeout_s: how long to wait, in seconds, if no trial can start until other trials have reported. This helps
@@ -216,7 +219,7 @@ class Study:
         )
 
     def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
-        """End a trial, like `trial.tell`: with its last metrics, or as failed if there is an `error`."""
+        """End a trial, as `trial.tell` does: with its last metrics, or as failed if `error` is given."""
         trial.tell(metrics, error)
 
     @property
@@ -229,7 +232,7 @@ class Study:
         return Result.load(self._store, self.id)
 
     def close(self) -> None:
-        """Release the study, so that another process may continue it. `ask` there returns the trials that have not ended."""
+        """Release the study, so that another process can continue it. There, `ask` returns the trials that have not ended."""
         _OPEN.discard(self)
         if self._driver is not None:
             self._driver.close()
@@ -250,8 +253,8 @@ class StudyTrial:
     """A trial to train.
 
     Attributes:
-        number: its number in the study, from 0.
-        config: its configuration.
+        number: the number of the trial in the study, from 0.
+        config: the configuration of the trial.
         iteration: the number of reports to continue from: 0, or the iteration of `checkpoint`.
         checkpoint: the checkpoint to continue from, as it was passed to `report`; None to start from the beginning.
         answer: the answer to the newest report: "continue", "pause" or "stop".
@@ -299,10 +302,10 @@ class StudyTrial:
 
         Args:
             metrics: the metrics of a last report.
-            error: what went wrong, if it failed.
+            error: what went wrong, if the trial failed.
 
         Raises:
-            SpecError: none of its reports has the objective. The trial has not ended.
+            SpecError: none of the trial's reports has the objective. In this case, the trial does not end.
         """
         if metrics is not None and self.answer == "continue":
             self._report(metrics, None, None, last=error is None)

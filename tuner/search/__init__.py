@@ -1,4 +1,4 @@
-"""Searchers, by the names that specs give them. Each searcher is imported when it is first used, with Optuna or scipy.
+"""Searchers, by the names that specs give them. Each searcher, with Optuna or scipy, is imported when it is first used.
 
 `from_json` builds a searcher from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
 as `search_alg`. To add a searcher, write a module and add an entry to `REGISTRY`.
@@ -73,7 +73,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
     """Return the searcher described by ``{"type": ..., option: value, ...}``.
 
     Raises:
-        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
+        SpecError: the type or an option is unknown, or a value is wrong. The error's pointer begins with `pointer`.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, got {show(data)}', pointer)
@@ -82,7 +82,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
 
 
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
-    """Return the searcher that Python code passed.
+    """Return the searcher for an argument that was passed in Python.
 
     `argument` may be a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
     `ray.tune.search.Searcher`.

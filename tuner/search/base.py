@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearcherContext:
-    """The experiment as its searcher sees it. `Searcher.setup` gets it once."""
+    """The experiment as its searcher sees it. It is passed to `Searcher.setup` once."""
 
     space: Space
     objectives: tuple[Objective, ...]
@@ -35,21 +35,22 @@ class SearcherContext:
     revisions: Revisions | None = None  # the spaces so far, if a user has changed the space
 
     def params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return the trial's configuration, converted to the present space. Return None if it does not lie in that space.
+        """Return the trial's configuration, converted to the current space, or None if it does not lie in that space.
 
-        A trial keeps the configuration that was proposed for it, in the space of that time. See `tuner.space.revisions`.
+        A trial keeps its configuration in the form that it had in the space from which it was proposed; see
+        `tuner.space.revisions`.
         """
         return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
     def first_params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Like `params_of`, return the configuration with which the trial began. An exploit may have changed it since then."""
+        """Return the configuration with which the trial began, as `params_of` does. An exploit may have changed it since."""
         if not trial.segments:
             return self.params_of(trial)
         first = trial.segments[0]
         return first.params if self.revisions is None else self.revisions.inside(first.params, first.space_revision)
 
     def state_of(self, trial: Trial) -> Mapping[str, Any]:
-        """Return the state that the searcher has stored with a trial, or an empty mapping if it is about an earlier space."""
+        """Return the state that the searcher has stored with a trial, or an empty mapping if that was for an earlier space."""
         current = self.revisions is None or trial.space_revision == self.revisions.newest
         return trial.searcher_state if current else {}
 
@@ -60,8 +61,8 @@ class Suggestion:
 
     Attributes:
         params: flat params ("optimizer/lr" -> JSON value).
-        state: stored with the trial, and later available as `Trial.searcher_state`.
-        note: added to the reason in the decision log, for example "repeats trial 12".
+        state: the state to store with the trial, where it is later available as `Trial.searcher_state`.
+        note: a note to add to the reason in the decision log, for example "repeats trial 12".
     """
 
     params: dict[str, Any]
@@ -82,7 +83,7 @@ class Searcher(ABC):
 
     @property
     def task(self) -> SearcherContext:
-        """Return `context`. Searchers written for earlier versions use this name."""
+        """Return `context`, under the name that searchers written for earlier versions use."""
         return self.context
 
     def __init_subclass__(cls) -> None:
@@ -93,12 +94,12 @@ class Searcher(ABC):
         """Set the experiment's context, and check that the searcher supports the space.
 
         Raises:
-            SpecError: the searcher does not support the space. The message names searchers that do.
+            SpecError: the searcher does not support the space. The message names searchers that support it.
         """
         self.context = context
 
     def amend(self, context: SearcherContext) -> None:
-        """Adapt to a num_samples or a search space that a user has changed. Otherwise the context is the same as in `setup`.
+        """Adapt to a user's change of num_samples or the search space. The rest of the context is as in `setup`.
 
         The space changes only if `REVISES` is True. From then on the searcher proposes configurations in the new space, and
         reads the configurations of all trials with `SearcherContext.params_of`.
@@ -113,7 +114,7 @@ class Searcher(ABC):
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         """Return the configuration of trial `number`, or None if no configuration is left.
 
-        It is called once for each number, in order. The result depends only on (context.seed, number, trials).
+        The method is called once for each number, in order. The result depends only on (context.seed, number, trials).
         """
 
     def is_heavy(self, trials: Population) -> bool:
@@ -125,7 +126,7 @@ class Searcher(ABC):
         return ()
 
     def total(self) -> int | None:
-        """Return the total number of trials if the searcher knows it, as for a grid. Otherwise return `num_samples`."""
+        """Return the total number of trials if the searcher knows it, as it does for a grid. Otherwise return `num_samples`."""
         return self.context.num_samples
 
 

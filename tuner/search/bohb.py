@@ -98,7 +98,7 @@ class BOHBSearch(Proposer):
     # -- results ---------------------------------------------------------------------------------------------------------
 
     def _observations(self, trials: Population) -> dict[int, list[tuple[float, int, Mapping[str, Any]]]]:
-        """Return budget -> its results. Each result is (loss, trial number, params).
+        """Return budget -> the results at this budget. Each result is (loss, trial number, params).
 
         A trial that failed or diverged has an infinite loss at the first budget that it did not reach.
         """
@@ -168,13 +168,13 @@ class BOHBSearch(Proposer):
 
 
 def split(count: int, least: int, percent: float) -> tuple[int, int]:
-    """Return how many of `count` results are good and how many are bad. If there are few, some are both (equation 3)."""
+    """Return how many of `count` results count as good and how many as bad. If they are few, some count as both (eq. 3)."""
     good = min(max(least, int(percent * count / 100)), count)
     return good, min(max(least, count - good), count)
 
 
 class Density:
-    """A product kernel density over points (n, p). Column j has `levels[j]` categories; 0 means that it has numbers."""
+    """A product kernel density over points (n, p). Column j has `levels[j]` categories; 0 means that the column has numbers."""
 
     def __init__(self, points: Floats, levels: NDArray[np.int64], min_bandwidth: float) -> None:
         self.points, self._levels = points, levels
@@ -207,7 +207,7 @@ def truncated_normal(middle: Floats, width: float, generator: np.random.Generato
 
 
 def _imputed(points: Floats, levels: NDArray[np.int64], generator: np.random.Generator) -> Floats:
-    """Return the points with values for inactive parameters, each from a random other point, or random if no point has one."""
+    """Return the points with a random value for each inactive parameter, taken from another point if any has one."""
     out = points.copy()
     for column, count in enumerate(levels):
         missing = np.isnan(points[:, column])

@@ -25,7 +25,7 @@ class Constraint:
 
     @property
     def attr(self) -> str:
-        """Return the name of the Optuna trial attribute that holds the excess."""
+        """Return the name of the Optuna trial attribute that holds the constraint's excess."""
         return f"constraints:{self.metric}:{self.side}"
 
     def excess(self, metrics: Mapping[str, float]) -> float:
@@ -42,7 +42,7 @@ def in_words(constraint: Constraint) -> str:
 
 
 def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """Return the constraints as an option. `read` is the inverse."""
+    """Return the constraints in the form of the option, which `read` reads."""
     found: dict[str, dict[str, float]] = {}
     for one in constraints:
         found.setdefault(one.metric, {})[one.side] = one.bound
@@ -50,10 +50,10 @@ def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
 
 
 def read(option: Any) -> list[Constraint]:
-    """Return the constraints that an option describes.
+    """Return the constraints that the option describes.
 
     Raises:
-        SpecError: the option is wrong. Pointers are below ``/constraints``.
+        SpecError: the option is wrong. The error's pointer begins with ``/constraints``.
     """
     if option is None:
         return []

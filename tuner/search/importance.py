@@ -33,8 +33,8 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
             outside its domain in the space, which a user may have changed.
 
     Returns:
-        path -> share. It is {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not
-        distinguish the parameters.
+        path -> share; {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not distinguish
+        the parameters.
     """
     finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params)]
     if len(finite) < MIN_RECORDS or not len(space):
@@ -51,7 +51,7 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
 
 
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """Return the results of ended trials, for `importance`. A trial that was stopped early counts with the value it reached."""
+    """Return the results of ended trials, for `importance`, including the values that early stopped trials reached."""
     found = []
     for trial in trials:
         value = trial.best_value if scope == "all" else trial.last_value

@@ -17,7 +17,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 
 
 class Proposer(Searcher):
-    """Base class of our own searchers. A subclass implements `propose` and keeps each option in an attribute of the same name."""
+    """Base class of our own searchers. A subclass implements `propose` and keeps each option in an attribute of that name."""
 
     #: how many new proposals are drawn if a proposal repeats an earlier trial
     REDRAWS: ClassVar[int] = 0
@@ -106,7 +106,7 @@ class Proposer(Searcher):
 
 
 class Cache(ABC):
-    """Base class of caches that are computed from a population. A cache is rebuilt if it gets a different population."""
+    """Base class of caches that are computed from a population. A cache is rebuilt if it is given a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None
@@ -124,7 +124,7 @@ class Cache(ABC):
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Update the cache with the changes of the population since the last call."""
+        """Update the cache with what has changed in the population since the last call."""
 
 
 class _Seen(Cache):

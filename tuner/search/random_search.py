@@ -17,7 +17,7 @@ from tuner.search.proposer import Proposer
 class RandomSearch(Proposer):
     """Draws each trial with a random generator keyed by (seed, number), so that draws do not depend on each other.
 
-    In a space with `grid_search`, it runs every combination of the grids `num_samples` times and draws the other
+    In a space with `grid_search`, the searcher runs every combination of the grids `num_samples` times and draws the other
     parameters, like Ray Tune. If a configuration repeats an earlier one, it is drawn again, up to ten times.
     """
 

@@ -26,7 +26,7 @@ _HOME = "ray.tune.search.searcher"
 class RaySearcher(Proposer):
     """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    Such a searcher has a state. The results that it gets before it proposes a trial are recorded with that trial. After a
+    A Ray Tune searcher has a state. The results that it gets before it proposes a trial are recorded with that trial. After a
     restart, a fresh copy of the searcher gets the same calls in the same order. So a deterministic (seeded) searcher proposes
     the same configurations again. Give the space to the experiment, not to the searcher. Branches are not supported.
     """
@@ -82,7 +82,7 @@ class RaySearcher(Proposer):
             raise SpecError(message, "/search") from error
 
     def _try_out(self, context: SearcherContext) -> None:
-        """Ask a copy for one proposal, so that errors are found before the search begins."""
+        """Ask a copy of the searcher for one proposal, so that errors are found before the search begins."""
         probe = _Live(self._pristine, context, 0)
         probe.clear()
         config = probe.ask(0)
@@ -121,7 +121,7 @@ class RaySearcher(Proposer):
 
 
 class _Live(Cache):
-    """The live searcher, and the trials whose results it knows."""
+    """The copy of the searcher that makes proposals, and the trials whose results it has been told."""
 
     def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Live(Cache):
             if self._asked >= self._points:
                 for number in trial.searcher_state.get("told", []):
                     self._tell(trials[number])
-                with contextlib.suppress(Exception):  # the call also failed the first time
+                with contextlib.suppress(Exception):  # the call also failed before the restart
                     self._searcher.suggest(str(trial.number))
             self._asked += 1
 
@@ -176,7 +176,7 @@ class _Live(Cache):
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """Return the parameters as `ray.tune` domains, nested by path. A choice of objects other than scalars has their indices."""
+    """Return the parameters as `ray.tune` domains, nested by path. A choice of non-scalar objects has their indices instead."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:

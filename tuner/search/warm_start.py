@@ -21,14 +21,14 @@ class Record:
 
 
 def plain(option: Any) -> list[dict[str, Any]]:
-    """Return the option as JSON: ``[{"params": {...}, "value": 0.9}, ...]``.
+    """Return the option `warm_start` as JSON: ``[{"params": {...}, "value": 0.9}, ...]``.
 
     Args:
         option: a list in the JSON form, a list of pairs (params, value), or an `optuna.Study`. With several objectives,
             each value is a list in the order of the objectives.
 
     Raises:
-        SpecError: the option is wrong. Pointers are below ``/warm_start``.
+        SpecError: the option is wrong. The error's pointer begins with ``/warm_start``.
     """
     if hasattr(option, "get_trials") and hasattr(option, "directions"):
         option = _of_study(option)

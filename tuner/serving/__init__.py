@@ -1,4 +1,4 @@
-"""Export the best checkpoint, and deploy it behind HTTP. `docs/serving.md` shows both."""
+"""Export the best checkpoint, and deploy it as an HTTP service. `docs/serving.md` shows both."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from tuner.names import printable
 from tuner.serving.origin import Origin, plain
 
 LIBRARIES = ("torch", "lightning", "pytorch-lightning", "safetensors", "onnx", "onnxscript")
-"""Distributions whose versions are noted if they are installed."""
+"""The packages whose versions are recorded in the card if they are installed."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of tuner and of the libraries that may have made the files."""
+    """Return the versions of Python, of tuner and of the libraries that may have written the files."""
     found = {"python": platform.python_version(), "tuner": __version__}
     for library in LIBRARIES:
         try:
@@ -32,7 +32,7 @@ def config_json(origin: Origin, files: Mapping[str, str], model: str | None, inp
 
     Args:
         origin: where the weights come from.
-        files: file name -> what it is.
+        files: file name -> description of the file.
         model: the class of the model, as ``module.Class``.
         inputs: the shapes and types of the example input.
     """
@@ -63,7 +63,7 @@ def card(origin: Origin, files: Mapping[str, str], model: str | None) -> str:
     if len(origin.lineage) > 1:
         parts += [
             "## Lineage",
-            "The configuration changed during the training. Each applied after this iteration:",
+            "The configuration changed during the training. Each configuration applied after the iteration that is given:",
             _table(
                 ("after iteration", "trial", "configuration"),
                 [
@@ -86,5 +86,5 @@ def _block(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    """Return a value as the text of a table cell. Escape it, because anyone may have chosen the name of an experiment."""
+    """Return a value as the text of a table cell, escaped, because anyone may have chosen the name of an experiment."""
     return printable(str(value)).replace("\n", " ").replace("|", "\\|")

@@ -25,7 +25,7 @@ from tuner.trials.training.weights import load_model, load_weights
 
 Format = Literal["safetensors", "torch_export", "onnx"]
 NEEDS: dict[str, tuple[str, ...]] = {"safetensors": ("safetensors",), "onnx": ("onnx", "onnxscript")}
-"""The libraries that a format needs apart from torch."""
+"""The libraries that each format needs besides torch."""
 FILES: dict[str, str] = {"safetensors": "model.safetensors", "torch_export": "model.pt2", "onnx": "model.onnx"}
 
 
@@ -51,14 +51,15 @@ def export(
         source: a result, the id or name of an experiment in this home's database, or a checkpoint.
         folder: the folder to create. If it exists already, it must be empty.
         model: the model as it was trained, a function that makes it from the configuration, or the class of a
-            LightningModule. Only "safetensors" can do without it; it then contains what `tuner.torch.load_weights` finds.
+            LightningModule. Only "safetensors" does not need the model; without it, the file contains what
+            `tuner.torch.load_weights` finds.
         formats: "safetensors": the weights, in `model.safetensors`. "torch_export": weights and code, in `model.pt2`, which
             `torch.export.load` reads without the class of the model. "onnx": the same in `model.onnx`, for other runtimes.
-        example_input: what the model is called with: a tensor, a tuple of positional arguments, or a dict of keyword
-            arguments. "torch_export" and "onnx" need it.
+        example_input: an input of the model: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+            "torch_export" and "onnx" need an example.
         dynamic_batch: allow any size of the first dimension of each tensor in `example_input`, if the model can handle it.
-            The example then needs at least two rows. False fixes the sizes.
-        config: the configuration, if `source` is a checkpoint.
+            The example then needs at least two rows. False fixes all sizes.
+        config: the configuration of the model, if `source` is a checkpoint.
 
     Raises:
         SpecError: a format is unknown, or a format lacks its model, its example input or its library.
@@ -111,7 +112,7 @@ def _check(formats: Sequence[str], model: Any, example_input: Any) -> None:
             raise SpecError(f"the format {name} contains the code of the model: pass the model", "/model")
         if name != "safetensors" and example_input is None:
             raise SpecError(
-                f"the format {name} is made by a call of the model: pass what to call it with", "/example_input"
+                f"the format {name} is made by calling the model: pass an input to call it with", "/example_input"
             )
 
 
@@ -121,7 +122,7 @@ def _check_rows(formats: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[s
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] < 2:
             raise SpecError(
-                f"a tensor has the shape {tuple(value.shape)}, and torch.export takes a single row for a fixed size: "
+                f"a tensor has the shape {tuple(value.shape)}, but torch.export treats a single row as a fixed size: "
                 "pass at least two rows, or dynamic_batch=False",
                 "/example_input",
             )
@@ -204,9 +205,7 @@ def _write_program(
             raise TunerError(
                 f"the exported program does not return the same values as {type(model).__name__}: {error}"
             ) from error
-    return (
-        "weights and code: `torch.export.load(file).module()`. It returned what the model returns for the example input"
-    )
+    return "weights and code: `torch.export.load(file).module()` returns what the model returned for the example input"
 
 
 def _write_onnx(path: Path, program: Any) -> str:

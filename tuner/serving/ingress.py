@@ -24,11 +24,12 @@ class Inputs(BaseModel):
 
 
 def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> FastAPI:
-    """Return the application.
+    """Return the HTTP application of a deployment.
 
     Args:
-        rollouts: returns the models. It is called with each request.
-        token: what callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need no token.
+        rollouts: a function that returns the models. It is called at each request.
+        token: the token that callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need
+            no token.
     """
 
     async def checked(authorization: Annotated[str, Header()] = "") -> None:
@@ -62,7 +63,7 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
 
     @app.post("/rollout", dependencies=needs_token)
     async def rollout() -> dict[str, Any]:
-        """Replace the model with the checkpoint that is now the best of the experiment. Answer when this is done."""
+        """Replace the model with the experiment's current best checkpoint. Answer when the new model has taken over."""
         try:
             return await rollouts().roll_out()
         except RolloutFailed as error:
@@ -72,6 +73,6 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
 
 
 def _cause(error: Exception) -> str:
-    """Return the error of the user's code. Ray wraps it in an error of its own class."""
+    """Return the error that the user's code raised, which Ray wraps in an error of its own class."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {cause}"

@@ -19,7 +19,7 @@ Source = Result | Checkpoint | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A checkpoint and its origin. Most fields are None if the checkpoint does not come from a result."""
+    """A checkpoint and where it comes from. Most fields are None if it does not come from the result of a search."""
 
     checkpoint: Checkpoint
     config: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Origin:
     """The configurations that led to the weights, as in `Result.schedule`."""
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields as JSON values. NaN and infinite numbers become None."""
+        """Return all fields of the origin as JSON values. NaN and infinite numbers become None."""
         known = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**plain(known), "checkpoint": self.checkpoint.path}
 
@@ -45,7 +45,7 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
 
     Args:
         source: a result, an experiment, or a checkpoint.
-        config: the configuration of the model. None: the configuration of the result.
+        config: the configuration of the model. None: the best configuration of the result.
 
     Raises:
         CheckpointError: the search has no best checkpoint.
@@ -84,7 +84,7 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value. An object that JSON cannot represent becomes its `repr`; NaN and infinite numbers become None."""
+    """Convert a value to JSON. An object that JSON cannot represent becomes its `repr`; NaN and infinities become None."""
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,8 @@
 """`tuner.serving.deployment`: the best checkpoint of a search behind Ray Serve.
 
-Each release is a separate application of Ray Serve: `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and
-passes inputs on to the newest release that runs. It keeps no state: if its process dies, the next process asks Ray Serve.
+Each release is a separate application of Ray Serve: `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and passes
+inputs on to the newest release that is running. It keeps no state: if its process dies, the next process asks Ray Serve for the
+releases.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from tuner.store import Store
 
 POLL_S = 0.1
 PATIENCE_S = 5.0
-"""Seconds for which a rollout tries to reach a service."""
+"""The seconds for which a rollout tries to reach the tuner service."""
 INGRESS_REQUESTS = 1000
-"""Requests that the ingress has at once. Most of them wait for a model."""
+"""The largest number of requests that the ingress handles at once. Most of them wait for a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,14 @@ class Options:
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     runtime_env: Mapping[str, Any] | None = None
-    timeout_s: float = 600.0  # a release that is not ready by then has failed
+    timeout_s: float = 600.0  # a release that is not ready after this time has failed
 
 
 def finder(experiment: str, settings: Settings) -> Find:
     """Return a function that finds the current best checkpoint of an experiment. Any process of this machine can call it.
 
-    It asks the service if the settings name one, else the database. It raises NotFound at once if there is no such
-    experiment.
+    The function asks the service if the settings name one, otherwise the database. `finder` itself raises NotFound if there is
+    no such experiment.
     """
     if settings.address is None:
         with Store.open(settings.database_url, synchronous=settings.durability) as store:
@@ -82,7 +83,7 @@ def _best_there(address: str, token: str | None, experiment: str) -> Origin:
 
 
 class Deployment:
-    """A model that answers over HTTP. `close`, or the end of a `with` block, ends it and all that was started for it."""
+    """A model that answers over HTTP. `close`, or the end of a `with` block, ends the model and all that was started for it."""
 
     def __init__(self, name: str, url: str, ending: contextlib.ExitStack) -> None:
         self.name, self.url = name, url
@@ -123,7 +124,7 @@ def deployment(
     timeout_s: float = 600.0,
     ray_address: str | None = None,
 ) -> Deployment:
-    """Put the best checkpoint of an experiment behind Ray Serve, and return once it answers.
+    """Serve the best checkpoint of an experiment with Ray Serve, and return once the model answers.
 
         class Digits:
             def __init__(self, checkpoint, config):
@@ -135,30 +136,31 @@ def deployment(
         with tuner.serving.deployment("digits", Digits) as deployed:
             print(httpx.post(f"{deployed.url}/predict", json={"inputs": images}).json())
 
-    `POST /predict` calls `predict`, `GET /info` says where the model comes from, `GET /healthz` answers when it is ready, and
-    `POST /rollout` replaces it with the checkpoint that is then the best. The old model answers until the new one is ready,
-    and stays if the new one fails. So both need their resources during a rollout.
+    `POST /predict` calls `predict`, `GET /info` says where the model comes from, `GET /healthz` answers when the model is
+    ready, and `POST /rollout` replaces the model with the experiment's best checkpoint at that time. The old model answers
+    until the new one is ready, and stays if the new one fails. So a rollout needs resources for both models.
 
     Args:
-        experiment: ``exp_...``, or its name, in this home's database or on the service of TUNER_ADDRESS; or a function that
-            returns an `Origin`, and is called again for each rollout.
-        predictor: a class as above. It gets the checkpoint and the configuration.
+        experiment: the id (``exp_...``) or the name of an experiment in this home's database or on the service of
+            TUNER_ADDRESS; or a function that returns an `Origin`, and is called again for each rollout.
+        predictor: a class such as `Digits` above. It is constructed with the checkpoint and the configuration.
         host: the address to listen on. Anything but loopback needs a token.
-        port: 0 picks a free one.
-        token: what callers must send, as ``Authorization: Bearer TOKEN``.
-        name: the name of the application of Ray Serve. Each deployment on one Ray needs another.
-        route_prefix: the path under which it answers.
-        num_replicas: how many processes hold the model.
+        port: the port to listen on. 0 picks a free port.
+        token: the token that callers must send as ``Authorization: Bearer TOKEN``.
+        name: the name of the application of Ray Serve, which must be unique on its Ray cluster.
+        route_prefix: the URL path under which the application answers.
+        num_replicas: the number of processes that hold the model.
         num_cpus: the CPUs of each process.
         num_gpus: the GPUs of each process.
         runtime_env: Ray's runtime environment of each process.
         timeout_s: a model that is not ready after this many seconds has failed.
-        ray_address: a Ray cluster. None: the Ray that this process is connected to, else a private one on this machine. If
-            Ray Serve runs there already, its host and port are used, and a token is needed unless that host is loopback.
+        ray_address: the address of a Ray cluster. None: the cluster that this process is connected to, else a private one on
+            this machine. If the cluster runs Ray Serve already, the host and port of Ray Serve are used, and a token is needed
+            unless that host is loopback.
 
     Raises:
-        Conflict: an application of this name runs there already.
-        SpecError: other machines could reach the model, and there is no token; or the token is empty.
+        Conflict: the cluster runs an application of this name already.
+        SpecError: other machines could reach the model, but no token is given; or the token is empty.
         NotFound: there is no such experiment.
         CheckpointError: the experiment has no best checkpoint.
         TunerError: Ray Serve is not installed, or the predictor failed.
@@ -202,7 +204,7 @@ def deployment(
 
 
 def _serve() -> Any:
-    """Return the module `ray.serve`, which needs an extra."""
+    """Return the module `ray.serve`. Raise TunerError if it is not installed."""
     try:
         return importlib.import_module("ray.serve")
     except ImportError as error:
@@ -212,7 +214,7 @@ def _serve() -> Any:
 
 
 def _serve_runs() -> bool:
-    """Return whether Ray Serve runs on the cluster that this process is connected to."""
+    """Return True if Ray Serve runs on the cluster that this process is connected to."""
     ray = importlib.import_module("ray")
     with contextlib.suppress(ValueError):
         ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
@@ -221,26 +223,26 @@ def _serve_runs() -> bool:
 
 
 def _check_running(client: Any, token: str | None) -> None:
-    """Raise SpecError if other machines can reach the Ray Serve that runs, and there is no token. `client` is its private API."""
+    """Raise SpecError if other machines can reach the running Ray Serve and no token is given. `client`: Ray's private API."""
     host = getattr(getattr(client, "http_config", None), "host", None)
     here = False
-    with contextlib.suppress(OSError):  # a host that this machine does not know
+    with contextlib.suppress(OSError):  # a host name that this machine cannot resolve
         here = isinstance(host, str) and host != "" and is_here(host)
     if token is None and not here:
         raise SpecError(
-            f"Ray Serve runs there already, and other machines may reach its host {host or '(unknown)'}: "
+            f"Ray Serve already runs on this cluster, and other machines may reach its host {host or '(unknown)'}: "
             "pass a token that callers must send",
             "/token",
         )
 
 
 def _is_of(app: str, name: str) -> bool:
-    """Return whether an application of Ray Serve belongs to the deployment `name`."""
+    """Return True if an application of Ray Serve belongs to the deployment `name`."""
     return re.fullmatch(rf"{re.escape(name)}(-v\d+)?", app) is not None
 
 
 def _check_name(name: str, applications: Iterable[str]) -> None:
-    """Raise Conflict if a deployment `name` and one of the applications would overwrite each other."""
+    """Raise Conflict if a deployment called `name` and one of the applications would overwrite each other."""
     for app in applications:
         if _is_of(app, name) or _is_of(name, app):
             raise Conflict(
@@ -249,7 +251,7 @@ def _check_name(name: str, applications: Iterable[str]) -> None:
 
 
 def _others(name: str) -> bool:
-    """Return whether Ray Serve has applications that do not belong to the deployment `name`."""
+    """Return True if Ray Serve has applications that do not belong to the deployment `name`."""
     with contextlib.suppress(Exception):  # Ray Serve may have ended
         return any(not _is_of(app, name) for app in _serve().status().applications)
     return False
@@ -266,12 +268,12 @@ def _end_ray(name: str) -> None:
 
 
 def application_name(experiment: str) -> str:
-    """Return a name for the application of Ray Serve that serves an experiment."""
+    """Return a name for the Ray Serve application that serves an experiment."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", experiment).strip("-.") or "tuner-model"
 
 
 def _this_node() -> dict[str, float]:
-    """Return a resource that only this node has, since the database may be a file on this node."""
+    """Return a Ray resource that only this node has. It ties a process to this node, as the database may be a file here."""
     ray = importlib.import_module("ray")
     return {f"node:{ray.util.get_node_ip_address()}": 0.001}
 
@@ -283,7 +285,7 @@ def _free_port(host: str) -> int:
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Raise SpecError if other machines could use a model without a token, or if the token is empty."""
+    """Raise SpecError if other machines could use a model served at `host` without a token, or if the token is empty."""
     if token is not None and not token.strip():
         raise SpecError("the token is empty: callers must send one that others do not know", "/token")
     if token is None and not is_here(host):
@@ -341,7 +343,7 @@ class OnServe:
             if found is not None and state in ("DEPLOY_FAILED", "UNHEALTHY"):
                 raise TunerError(_why(found))
             if time.monotonic() > deadline:
-                raise TunerError(f"it is not ready after {self._options.timeout_s:g} s: {state}. {_why(found)}")
+                raise TunerError(f"the model is not ready after {self._options.timeout_s:g} s: {state}. {_why(found)}")
             time.sleep(POLL_S)
 
     async def down(self, running: Running) -> None:
@@ -358,7 +360,7 @@ class OnServe:
                 self.end(f"{self._name}-v{version}")
 
     def versions(self, state: str | None = None) -> list[int]:
-        """Return the versions of the existing releases, oldest first. state: only releases in this state."""
+        """Return the versions of the existing releases, oldest first; if `state` is given, only of releases in it."""
         prefix = f"{self._name}-v"
         with contextlib.suppress(Exception):
             return sorted(
@@ -369,14 +371,14 @@ class OnServe:
         return []
 
     async def newest(self) -> Running:
-        """Return the newest release that runs."""
+        """Return the newest release that is running."""
         [*_, version] = await asyncio.to_thread(self.versions, "RUNNING")
         handle = _serve().get_app_handle(f"{self._name}-v{version}")
         return _OnServe(await handle.get_release.remote(), handle)
 
 
 def _why(status: Any) -> str:
-    """Return what Ray Serve says about a failure. If that is a traceback, return its last line, which is the user's error."""
+    """Return Ray Serve's message about a failure; of a traceback, only the last line, which is the user's error."""
     if status is None:
         return ""
     messages = [str(one.message) for one in status.deployments.values() if one.message] or [str(status.message)]
@@ -395,7 +397,7 @@ class _OnServe:
 
 
 _here: list[FastAPI] = []
-"""The application of this process, which is a replica."""
+"""The ASGI application of this process, which is a replica."""
 
 
 class Ingress:
@@ -408,7 +410,7 @@ class Ingress:
         current = await stage.newest()
         await asyncio.to_thread(
             stage.end_all, current.release.version
-        )  # a rollout was cut off when the previous process died
+        )  # in case the previous process died during a rollout
         rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]
 

@@ -1,4 +1,4 @@
-"""Blue/green rollouts: the old model answers until the new one is ready, and stays if the new one fails."""
+"""Blue/green rollouts: the old model answers until the new model is ready, and stays if the new model fails."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DRAIN_S = 300.0
-"""Seconds after which an old model is ended though it still predicts."""
+"""The seconds after which an old model is ended even if it is still predicting."""
 POLL_S = 0.05
 
 Find = Callable[[], Origin]
-"""A function that returns the best checkpoint of the experiment as it is now."""
+"""A function that returns the current best checkpoint of the experiment."""
 
 
 class Predictor(Protocol):
-    """The class that a user writes. It may also be asynchronous."""
+    """The interface of the class that a user writes to serve a model. `predict` may also be asynchronous."""
 
     def __init__(self, checkpoint: Any, config: dict[str, Any]) -> None: ...
 
@@ -36,14 +36,14 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A model that was rolled out. Versions count from 1."""
+    """A model that was rolled out. Its version counts the releases of the deployment from 1."""
 
     version: int
     origin: Origin
     made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def info(self) -> dict[str, Any]:
-        """Return what `GET /info` answers."""
+        """Return the answer to `GET /info`."""
         return {"version": self.version, "made_at": self.made_at.isoformat(), **self.origin.facts()}
 
 
@@ -59,32 +59,32 @@ class Stage(Protocol):
     """A place where models run: this process, or Ray Serve."""
 
     async def up(self, release: Release) -> Running:
-        """Return the model once it is ready. If it fails, raise the error and leave nothing behind."""
+        """Bring up a model and return it once it is ready. If the model fails, raise the error and leave nothing behind."""
         ...
 
     async def down(self, running: Running) -> None:
-        """End a model that gets no more inputs, after it has answered the inputs that it has."""
+        """End a model that gets no more inputs, after it has answered the inputs that it already has."""
         ...
 
 
 class RolloutFailed(TunerError):
-    """The new model did not come up. The old one still answers."""
+    """The new model did not come up. The old model still answers."""
 
 
 class Rollouts:
-    """The model that answers, and how the next one takes its place."""
+    """Holds the model that answers, and replaces it with the next one."""
 
     def __init__(self, find: Find, stage: Stage, current: Running) -> None:
         self._find, self._stage = find, stage
         self.current = current
         self._newest = current.release.version  # failed releases count too, so that no version is used twice
         self._one_at_a_time = asyncio.Lock()
-        self._in_flight: Counter[int] = Counter()  # version -> predictions that run
+        self._in_flight: Counter[int] = Counter()  # version -> number of predictions in progress
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def start(cls, find: Find, stage: Stage) -> Rollouts:
-        """Bring up the first model. If that fails, raise its error."""
+        """Bring up the first model. If the model fails, raise its error."""
         found = await asyncio.to_thread(find)
         return cls(find, stage, await stage.up(Release(1, found)))
 
@@ -102,9 +102,9 @@ class Rollouts:
             self._in_flight[version] -= 1
 
     async def roll_out(self) -> dict[str, Any]:
-        """Replace the current model if another checkpoint is now the best. Return the info, and whether the model has changed.
+        """Replace the current model if another checkpoint is now the best. Return `Release.info`, and True if it was replaced.
 
-        A caller who is cancelled does not end the rollout, since half a rollout would leave a model behind.
+        If the caller is cancelled, the rollout continues, because an unfinished rollout would leave a model behind.
 
         Raises:
             RolloutFailed: the best checkpoint cannot be found, or its model did not come up.
@@ -129,7 +129,7 @@ class Rollouts:
             return {"changed": True, **self.info()}
 
     async def _end(self, old: Running) -> None:
-        """End a model that gets no more inputs, once it has answered those that it has."""
+        """End a model that gets no more inputs, once it has answered the inputs that it already has."""
         version = old.release.version
         deadline = time.monotonic() + DRAIN_S
         while self._in_flight[version] and time.monotonic() < deadline:
@@ -139,7 +139,7 @@ class Rollouts:
             del self._in_flight[version]
 
     def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work that continues even if its caller gives up."""
+        """Start a task that continues even if its caller is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -148,7 +148,7 @@ class Rollouts:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # it is logged where it is raised; its caller may be gone
+            task.exception()  # the error is logged where it is raised, since the caller may be gone
 
 
 class Model:
@@ -177,7 +177,7 @@ class InProcess:
         return _InThread(await asyncio.to_thread(Model, release, self._predictor))
 
     async def down(self, running: Running) -> None:
-        """Do nothing: the model is freed after its last call."""
+        """Do nothing, because the model is freed after its last call."""
 
 
 class _InThread:
@@ -192,7 +192,7 @@ class _InThread:
 
 
 def as_json(value: Any) -> Any:
-    """Return tensors, arrays and numbers of NumPy as lists and numbers.
+    """Convert tensors, and arrays and numbers of NumPy, to lists and numbers.
 
     Raises:
         TypeError: the value contains an object that JSON cannot represent.

@@ -20,7 +20,7 @@ from tuner.usercode.pickling import culprits
 class Reader:
     """Turns the JSON form into primitives and constants.
 
-    It reports mistakes in the structure of the JSON. `Builder` reports wrong values.
+    Mistakes in the structure of the JSON are reported here; `Builder` reports wrong values.
     """
 
     def __init__(self, values: list[Any] | None, opaque: bool) -> None:
@@ -101,12 +101,12 @@ class Reader:
 class Writer:
     """Turns primitives and constants into the JSON form.
 
-    It collects the values that JSON cannot express, and a pointer to each of them.
+    The writer also collects the values that JSON cannot express, and a pointer to each of them.
     """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.places: list[str] = []  # the pointer of each of the values
+        self.places: list[str] = []  # the pointer to each of the values
 
     def mapping(self, source: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         return {
@@ -156,7 +156,7 @@ class Writer:
 
 
 _RAY_REFERENCE = (
-    "a reference to Ray's object store becomes invalid when that Ray ends: search over a name or a number, and "
+    "a reference to Ray's object store becomes invalid when its Ray cluster ends: search over a name or a number, and "
     "pass the objects to the function with tuner.with_parameters"
 )
 

@@ -43,7 +43,7 @@ Node = Const | Dict | List | Leaf | Function
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A placeholder for a Python object whose pickle was not loaded. Such a space can be displayed but not run."""
+    """A placeholder for a Python object whose pickle was not loaded. A space with placeholders can be shown but not run."""
 
     index: int
     text: str

@@ -41,15 +41,15 @@ class Parameter:
     """A parameter of a space.
 
     Attributes:
-        path: the path, such as ``optimizer/lr``.
+        path: the path of the parameter, such as ``optimizer/lr``.
         kind: "float", "int", "normal" or "choice".
         type: the primitive as declared, such as "loguniform".
         lower: the lowest value, inclusive.
-        upper: the highest value, inclusive, even if the user's form excludes it.
+        upper: the highest value, inclusive, even if the primitive is declared with an exclusive bound.
         log: True if values are drawn uniformly on the logarithmic scale.
-        step: 1 for integers, or q if it was given. Bounds are multiples of it.
-        mean: the mean of a normal.
-        sd: the standard deviation of a normal.
+        step: q if it was given, otherwise 1 for integers. The bounds are multiples of the step.
+        mean: the mean of a normal distribution.
+        sd: the standard deviation of a normal distribution.
         categories: the categories of a choice; a category with parameters of its own is a `Branch`.
         ordered: True if neighbouring categories are similar.
         plain: True if the value of a choice is the category itself, a JSON scalar. Otherwise it is the category's
@@ -75,7 +75,7 @@ class Parameter:
     _places: dict[tuple[Any, Any], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the categories. True and 1 differ. 1 and 1.0 differ only if both are categories."""
+        """Index the categories. True and 1 are different categories; so are 1 and 1.0, but only if the choice has both."""
         places: dict[tuple[Any, Any], int] = {}
         if self.plain:
             for i, category in enumerate(self.categories):
@@ -101,7 +101,7 @@ class Parameter:
         return self.labels[self.index(value)]
 
     def describe(self) -> dict[str, Any]:
-        """Return the data for drawing an axis on the page, as JSON."""
+        """Return, as JSON, the data from which the web page draws this parameter's axis."""
         about: dict[str, Any] = {"path": self.path, "type": self.type, "kind": self.kind}
         match self.kind:
             case "choice":
@@ -160,7 +160,7 @@ class Parameter:
         return found
 
     def at(self, index: int) -> Any:
-        """Return the value of a choice at this index."""
+        """Return the value that stands for the category at this index."""
         return self.categories[index] if self.plain else index
 
     def clip(self, value: Any) -> Any:

@@ -13,7 +13,7 @@ from tuner.space.words import escape, show
 
 
 class Checker:
-    """Collects the flat params of a point, and all errors in it."""
+    """Collects the flat params of a point, and all errors in the point."""
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self.parameters = parameters

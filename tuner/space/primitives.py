@@ -93,8 +93,8 @@ def sample_from(func: Callable[..., Any]) -> Domain:
     """Return a parameter that is computed from the other values of the configuration.
 
     `func` takes no argument, or the configuration: a dict whose keys are attributes too (``spec.config.width`` works as in
-    Ray Tune). While `func` runs, `random` and `numpy.random` have a seed for its trial, so a repeated call returns the same
-    value.
+    Ray Tune). While `func` runs, `random` and `numpy.random` are seeded for the trial, so a repeated call for this trial
+    returns the same value.
     """
     return Domain("sample_from", {"func": func})
 

@@ -18,7 +18,7 @@ class Unresolved(Exception):
 
 
 class View(dict[str, Any]):
-    """The configuration as functions of `sample_from` see it: keys are also attributes, and ``config`` is the view itself."""
+    """The configuration as functions of `sample_from` see it: keys are attributes too, and ``config`` is the view itself."""
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)

@@ -1,7 +1,7 @@
-"""The search spaces of an experiment, and the conversion of configurations from an earlier space to the present space.
+"""The search spaces of an experiment, and the conversion of configurations from an earlier space to the current space.
 
 A user may change the search space of an experiment. The first space is revision 0. Trials keep their configurations. Searchers
-and schedulers use the configurations that also lie in the present space.
+and schedulers use those configurations that also lie in the current space.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tuner.space.words import join
 class Carried:
     """A configuration that was converted to another space.
 
-    params: its values in that space, as flat params. whole: False if an active parameter of that space has no value.
+    params: the values of the configuration in the new space, as flat params.
+    whole: False if an active parameter of the new space has no value.
     """
 
     params: dict[str, Any]
@@ -47,28 +48,28 @@ class Revisions:
         """Return the revisions of an experiment.
 
         Args:
-            spec: its spec.
-            blob: the pickled Python objects of its spaces. Without them, the spaces cannot make configurations to train with.
+            spec: the spec of the experiment.
+            blob: the pickled Python objects of the spaces. Without them, the spaces cannot make configurations to train with.
         """
         spaces = (*spec.former_spaces, spec.space)
         return cls([Space.from_json(each, blob, opaque=blob is None) for each in spaces], spec.assumed)
 
     @property
     def newest(self) -> int:
-        """Return the revision of the present space."""
+        """Return the revision of the current space."""
         return len(self.spaces) - 1
 
     @property
     def present(self) -> Space:
-        """Return the present space."""
+        """Return the current space."""
         return self.spaces[-1]
 
     def carried(self, params: Mapping[str, Any], revision: int, *, clip: bool = False) -> Carried:
-        """Convert a configuration of an earlier space to the present space.
+        """Convert a configuration of an earlier space to the current space.
 
-        Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. If
-        the earlier space did not have a parameter, its value is the constant that was in its place, or else the assumed value.
-        Values of parameters that the present space does not have are left out.
+        Parameters are matched by their paths. Categories are matched by their values; branches and objects, by their labels. A
+        parameter that the earlier space did not have gets the constant that was in its place, or else the assumed value. Values
+        of parameters that the current space does not have are left out.
 
         Args:
             params: flat params.
@@ -82,7 +83,7 @@ class Revisions:
         return self._links[revision].carried(params, self.assumed, clip)
 
     def inside(self, params: Mapping[str, Any], revision: int | None) -> Mapping[str, Any] | None:
-        """Convert a configuration of an earlier space to the present space. Return None if it does not lie in that space.
+        """Convert a configuration of an earlier space to the current space. Return None if it does not lie there.
 
         revision: the revision of the configuration's space. None: the newest space that contains it.
         """
@@ -123,12 +124,12 @@ def _holds(space: Space, params: Mapping[str, Any]) -> bool:
 
 
 class _Link:
-    """Converts configurations of one space (theirs) to another space (mine)."""
+    """Converts configurations from one space ("theirs") to another space ("mine")."""
 
     def __init__(self, theirs: Space, mine: Space) -> None:
         self._theirs, self._mine = theirs, mine
         self._constants = constants(theirs)
-        self._path: dict[str, str] = {}  # my path -> theirs
+        self._path: dict[str, str] = {}  # path in my space -> path in their space
         self._index: dict[str, dict[int, int]] = {}  # my choice -> index of their category -> index of mine
         self.missing: list[Parameter] = []
         fresh: set[str] = set()  # parameters of branches that their space lacks; none of its trials chose such a branch
@@ -184,16 +185,16 @@ class _Link:
 
 
 class _Nothing:
-    """Represents a missing value. No parameter contains it."""
+    """Represents a missing value. No parameter can have this value."""
 
 
 def _comparable(their: Parameter, mine: Parameter) -> bool:
-    """Return True if the values of `their` can be values of the choice `mine`."""
+    """Return True if values of the parameter `their` can be values of the choice `mine`."""
     return their.kind == "choice" or mine.plain
 
 
 def _matched(their: Parameter, mine: Parameter) -> dict[int, int]:
-    """Return index of their category -> index of mine. Categories with equal labels are matched in order."""
+    """Return index of a category of their choice -> index of the same category of mine. Equal labels are matched in order."""
     names = {name: index for index, name in enumerate(_names(mine))}
     return {index: names[name] for index, name in enumerate(_names(their)) if name in names}
 
@@ -251,7 +252,7 @@ def domain(p: Parameter) -> str:
 
 
 def objects(space: Mapping[str, Any]) -> set[tuple[Any, str]]:
-    """Return the Python objects that the JSON form of a space refers to. Each is identified by its index and its text.
+    """Return the Python objects that the JSON form of a space refers to, each as its index and its text.
 
     Raises:
         SpecError: a reference has no index.

@@ -30,7 +30,7 @@ class Space:
         """Check and compile a space.
 
         Raises:
-            SpecError: the space has mistakes. The error lists all of them, with pointers below `pointer`.
+            SpecError: the space has mistakes. The error lists all of them, with pointers that begin with `pointer`.
         """
         build = Builder()
         if not isinstance(source, Mapping):
@@ -46,7 +46,7 @@ class Space:
     def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
         """Return the space that a dict describes.
 
-        The values of the dict are primitives, Ray Tune's objects of the same names, constants, or again such dicts.
+        The values of the dict are primitives, Ray Tune's objects of the same names, constants, or dicts of these.
         """
         return cls(space, pointer=pointer)
 
@@ -58,7 +58,8 @@ class Space:
 
         Args:
             data: the JSON form.
-            blob: the pickled Python objects that the JSON form refers to. It is unpickled, so it must be trusted.
+            blob: the pickled Python objects that the JSON form refers to. It is unpickled, so it must come from a trusted
+                source.
             opaque: True to read a space without its Python objects, for display.
             pointer: the JSON pointer to the space in the spec, for error messages.
         """
@@ -212,8 +213,8 @@ class Space:
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
         """Return all combinations of the values of the grids, as flat params without other parameters.
 
-        With `choices`, choices are treated like grids. The parameter declared first varies slowest. If there is no grid,
-        there is one empty combination. At most `limit` combinations are returned.
+        If `choices` is true, choices are treated like grids. The parameter declared first varies slowest. If there is no grid,
+        the only combination is the empty one. At most `limit` combinations are returned.
         """
         return list(itertools.islice(self._combinations(0, {}, {}, choices), limit))
 

@@ -24,5 +24,5 @@ def unescape(part: str) -> str:
 
 
 def join(path: str, key: str) -> str:
-    """Return the path of a key below another path."""
+    """Return the path of `key` below `path`."""
     return f"{path}/{escape(key)}" if path else escape(key)

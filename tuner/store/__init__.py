@@ -1,6 +1,7 @@
 """The database: the only place with SQL."""
 
 from tuner.store.records import (
+    Across,
     BestPoint,
     Bookmark,
     Changes,
@@ -31,6 +32,7 @@ from tuner.store.sql.database import may_have_written, watched_commits
 from tuner.store.store import Store
 
 __all__ = [
+    "Across",
     "BestPoint",
     "Bookmark",
     "Changes",

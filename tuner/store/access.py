@@ -1,7 +1,7 @@
 """Tokens, which say who may use the service, and the audit trail, which says who changed what.
 
-A token is shown only once, when it is created. The database has only its SHA-256. A token is 32 random bytes, so a slow hash,
-as for passwords, would not make it safer.
+A token is shown only once, when it is created. The database stores only its SHA-256. A slow hash, such as one for passwords,
+would add no safety, because a token is 32 random bytes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PREFIX = "tnr_"
 """The prefix of tokens, by which scanners for leaked secrets recognise them."""
 
 SESSION_PREFIX = "tns_"
-"""The prefix of the secrets of sessions, which are the values of cookies."""
+"""The prefix of session secrets. A session's secret is the value of its cookie."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
 """The longest lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
-"""The time when a token was last used is written at most once in this many seconds."""
+"""The shortest interval between two updates of the time at which a token was last used, in seconds."""
 
 
 class Role(IntEnum):
@@ -92,7 +92,7 @@ class AuditRecord:
     path: str
     status: int
     address: str  # where the request came from
-    project: str | None = None  # of the token; None: all projects
+    project: str | None = None  # the project of the token; None: all projects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,8 @@ class SessionRecord:
 class Access:
     """Tokens, sessions and the audit trail of one database. Every method may be called from any thread.
 
-    project: list only the tokens and the audit records of this project. `token_of` and `session_of` search all projects.
+    project: if given, only the tokens and audit records of this project are listed; `token_of` and `session_of` still search
+        all projects.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:
@@ -125,17 +126,17 @@ class Access:
         lifetime_s: float | None = None,
         now: float | None = None,
     ) -> tuple[str, TokenRecord]:
-        """Create a token. Return its secret, which nobody can read again, and its record.
+        """Create a token. Return its secret, which cannot be retrieved later, and its record.
 
         Args:
             name: The person or the program that will use the token. The audit trail shows it.
-            role: The role of its user.
+            role: The role that the token gives to its user.
             project: The only project to which the token gives access. None: all projects.
             lifetime_s: The seconds until the token expires. None: it never expires.
 
         Raises:
             SpecError: The name is empty, too long or not printable; the lifetime is out of range; or the name of the project is
-                invalid or differs from the only project that this store shows.
+                invalid or is not the one to which this store is limited.
         """
         _check_project(project, self._project)
         name = name.strip()
@@ -206,7 +207,7 @@ class Access:
         project: str | None = None,
         now: float | None = None,
     ) -> str:
-        """Sign a browser in. Return the session's secret, which only its cookie has.
+        """Sign a browser in. Return the session's secret, which is kept only in the browser's cookie.
 
         Args:
             name: The user's name.
@@ -214,7 +215,7 @@ class Access:
             expires_at: When the session ends.
             token: The id of the token with which the user signed in. The session ends when the token expires or is revoked.
             project: The only project to which the session gives access. None: all projects.
-            now: The present time.
+            now: The current time.
         """
         at = time_of(now)
         secret = SESSION_PREFIX + secrets.token_urlsafe(32)
@@ -233,7 +234,7 @@ class Access:
         return secret
 
     def session_of(self, secret: str, *, now: float | None = None) -> SessionRecord | None:
-        """Return the session with this secret, or None if it does not exist or has ended, or its token is no longer valid."""
+        """Return the session with this secret, or None if there is none, it has ended, or its token is no longer valid."""
         at = time_of(now)
         query = select(*session.c["name", "role", "project", "expires_at", "token_id"], tokens.c.public_id)
         query = query.outerjoin(tokens, tokens.c.id == session.c.token_id).where(session.c.hash == _hash(secret))
@@ -267,7 +268,7 @@ class Access:
     def trail(self, *, limit: int = 100, before: int | None = None) -> list[tuple[int, AuditRecord]]:
         """Return the newest entries of the audit trail, newest first, each with its number.
 
-        before: only entries with a number below this one.
+        before: if given, only entries with a lower number than this are returned.
         """
         query = select(audit).where(self._shown(audit)).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
@@ -279,7 +280,7 @@ class Access:
             ]
 
     def prune_trail(self, before: float) -> int:
-        """Delete the entries of the audit trail that are older than this time. Return their number."""
+        """Delete the entries of the audit trail that are older than this time. Return how many were deleted."""
         with self._write() as connection:
             return connection.execute(delete(audit).where(audit.c.time < before)).rowcount
 

@@ -51,9 +51,9 @@ def backup(url: str, target: Path) -> int:
 
 
 def restore(url: str, source: Path, *, force: bool = False) -> None:
-    """Replace the database by a backup.
+    """Replace the database with a backup.
 
-    Stop all services and searches first, because they have the old state in memory and would continue with it.
+    Stop all services and searches first, because they hold the old state in memory and would go on using it.
 
     Args:
         url: The database.
@@ -81,7 +81,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
 
 
 def _file(url: str) -> Path | None:
-    """Return the file of an SQLite database; None for PostgreSQL."""
+    """Return the path of an SQLite database's file, or None for a PostgreSQL database."""
     parts = make_url(url)
     return Path(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
 
@@ -89,7 +89,7 @@ def _file(url: str) -> Path | None:
 def _copy(source: Path, target: Path) -> None:
     with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
         read.backup(write)
-        write.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
 
 def _put_back_elsewhere(url: str, source: Path, force: bool) -> None:

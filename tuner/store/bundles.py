@@ -22,30 +22,31 @@ class Bundles:
         self._database = database
 
     def touch(self, names: Iterable[str], now: float | None = None) -> None:
-        """Record that these bundles are used now, so that `prune` does not delete them. Wait for a deletion that has begun.
+        """Record that these bundles are used now, so that `prune` does not delete them. Wait for a `prune` that is in progress.
 
-        Unknown names are ignored.
+        Bundles that are not in the database are ignored.
         """
         with self._database.write() as cursor:
             for name in sorted(names):  # the same order in all processes, to avoid deadlocks
                 cursor.execute(_TOUCH, (at(now), name, at(now)))
 
     def add(self, name: str, now: float | None = None) -> None:
-        """Record that a new bundle is stored."""
+        """Record that a new bundle has been stored."""
         with self._database.write() as cursor:
             cursor.execute(_NOTICE, (name, at(now)))
 
     def prune(
         self, stored: Iterable[str], before: float, delete: Callable[[str], bool], now: float | None = None
     ) -> int:
-        """Delete the bundles that were last used before this time and that no experiment refers to. Return their number.
+        """Delete the bundles last used before `before` that no experiment refers to. Return how many were deleted.
 
         Args:
-            stored: the SHA-256 of each bundle in the storage. A bundle that is not known yet counts as used now.
-            before: the time.
+            stored: the SHA-256 of each bundle in the storage. A bundle that is not in the database yet is recorded as used at
+                `now`.
+            before: only bundles that were last used earlier than this are deleted.
             delete: deletes the files of a bundle, and returns whether there were any. It is called before the commit, so that a
                 process that touches the bundle at the same time does not find files that are about to be deleted.
-            now: the time.
+            now: the current time.
         """
         with self._database.write() as cursor:
             for name in sorted(stored):

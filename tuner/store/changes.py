@@ -13,15 +13,17 @@ from tuner.domain.trial import Cause
 from tuner.store.experiments import one
 from tuner.store.log import decision_record, decisions_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
+from tuner.store.series import clocks
 from tuner.store.series.metrics import names_of
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial
 from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
+from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 500  # the largest number of parameters in one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
-"""The events of a trial that change no row of a segment."""
+"""The kinds of a trial's events that do not change the row of any of its segments."""
 
 
 class ChangeLog:
@@ -29,15 +31,16 @@ class ChangeLog:
         self._database = database
 
     def bookmark(self, experiment_id: int) -> Bookmark:
-        """Return a bookmark at the end of the log. With this bookmark, `since` returns exactly the rows that changed."""
+        """Return a bookmark at the end of the log. Given this bookmark, `since` returns exactly the rows that change later."""
         with self._database.read() as connection:
             return _bookmark(connection, experiment_id)
 
     def since(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-        """Return the present rows that changed after a bookmark, and the points of the reports up to entry `upto`.
+        """Return the rows that changed after a bookmark, and the points of the reports up to log entry `upto`.
 
-        A row can be newer than `upto`. Then the next changes contain it again. If the bookmark has only an event_seq, the
-        result contains some rows that have not changed. Raise NotFound if there is no such experiment.
+        Rows have their current values, which may be newer than entry `upto`; the next call then returns them again. If the
+        bookmark has only an event_seq, the result also contains some rows that have not changed. Raise NotFound if there is no
+        such experiment.
         """
         with self._database.read() as connection:
             return _read(connection, experiment_id, since, upto)
@@ -47,7 +50,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
     """Return a bookmark at the end of the log."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
-    # With a single statement, the decisions are exactly those that were open at this entry.
+    # A single statement reads both, so that the decisions are exactly those that were pending at this log entry.
     is_open = and_(decision.c.experiment_id == experiment.c.id, decision.c.state == "pending")
     query = select(experiment.c.last_event_seq, decision.c.event_seq).outerjoin(decision, is_open)
     rows = connection.execute(query.where(experiment.c.id == experiment_id)).all()
@@ -56,7 +59,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
 
 
 def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-    """Return the present state of every row that changed after `since`, and the points of the reports up to `upto`."""
+    """Return the current values of every row that changed after `since`, and the points of the reports up to entry `upto`."""
     record = one(connection, experiment.c.id == experiment_id, str(experiment_id))
     log = history.event_rows(connection, experiment_id, since.seq, upto)
     decided = history.decision_rows(connection, experiment_id, since.seq, upto)
@@ -94,7 +97,7 @@ def _launched(connection: Connection, experiment_id: int, last_segment: int) -> 
 
 
 def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, int | None]:
-    """Return trial -> the first of its segments that may have changed; None stands for the newest segment."""
+    """Return trial -> the ordinal of its first segment that may have changed; None if that is its newest segment."""
     found: dict[int, int | None] = dict.fromkeys(newest_of)
     for row in log:
         if row.trial_number is None or row.kind in OF_NO_SEGMENT or _is_later_report(row):
@@ -117,7 +120,7 @@ def _is_later_report(row: Any) -> bool:
 def _segments(
     connection: Connection, experiment_id: int, lowest: Mapping[int, int | None], started: set[int]
 ) -> list[TrialSegment]:
-    """Return the segments of each trial from its lowest one on, and the segments whose internal ids are in `started`."""
+    """Return each trial's segments from the ordinal in `lowest` on, and those whose internal ids are in `started`."""
     found: dict[int, list[TrialSegment]] = {}
     for numbers in _parts(sorted(lowest)):
         for item in segments_of(connection, experiment_id, numbers):
@@ -135,10 +138,10 @@ def _trials(connection: Connection, experiment_id: int, numbers: Sequence[int]) 
 
 
 def _settled(connection: Connection, experiment_id: int, since: Bookmark, named: set[int]) -> list[DecisionRecord]:
-    """Return the earlier decisions that are no longer pending.
+    """Return the decisions that were pending at the bookmark `since` and are no longer pending.
 
-    If `since.open_decisions` is None, return all earlier decisions about the trials in `named`, since any of them may have
-    changed.
+    If `since.open_decisions` is None, return all decisions before the bookmark about the trials in `named`, because any of them
+    may have changed.
     """
     found: list[DecisionRecord] = []
 
@@ -166,6 +169,8 @@ def _points(
     for part in _parts(sorted({row.segment_id for row in rows})):
         query = select(*segment.c["id", "ordinal", "cause"]).where(segment.c.id.in_(part))
         where |= {row.id: (row.ordinal, row.cause) for row in connection.execute(query)}
+    cursor = Cursor(connection.connection.cursor(), connection.dialect.name)
+    zeros = clocks.begins(cursor, experiment_id, sorted({row.trial_number for row in rows}))
     return [
         ReportPoint(
             seq=row.event_seq,
@@ -176,6 +181,7 @@ def _points(
             step=(row.payload or {}).get("step"),
             time=row.time,
             seconds=row.time - begin,
+            trial_seconds=row.time - zeros[row.segment_id],
             metrics=metrics.get((row.segment_id, row.report_no), {}),
         )
         for row in rows

@@ -14,7 +14,7 @@ from tuner.store.sql.tables import code, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-# The update changes nothing, but it locks the row. So the code is not deleted together with another experiment meanwhile.
+# The update changes nothing, but it locks the row, so that deleting another experiment with this code does not delete the code.
 _INSERT = """
 INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash"""

@@ -1,7 +1,7 @@
 """Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
-No index can sort by a value inside JSON text. So the columns by which trials were sorted or filtered are kept in memory and
-updated from the log. Only the trials that newer entries name are read again.
+No index can sort by a value inside JSON text. So the columns by which trials were sorted or filtered are kept in memory. When
+the log has grown, only the trials named in its new entries are read again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  
 _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
-"""The columns by which trials are sorted and filtered, besides parameters and metrics."""
+"""The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
 # A group contains the columns that are read and kept together.
 _GROUPS = {"plain": NAMES[: -len(_LONG)], "words": _LONG, "params": ("params",), "last": ("last",)}
@@ -54,7 +54,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``best_value>=0.5``, ``state=running``, ``params.optimizer/lr<0.01`` or ``params.width?=[16, 32, null]``."""
+        """Parse a condition such as ``best_value>=0.5``, ``params.optimizer/lr<0.01`` or ``params.width?=[16, 32, null]``."""
         found = [(text.find(op), -len(op), op) for op in OPERATORS if op in text]
         if not found or min(found)[0] < 1:
             raise SpecError(f"expected NAME OPERATOR VALUE with one of {' '.join(OPERATORS)}, got {text!r}", "/where")
@@ -74,7 +74,8 @@ def check_name(name: str, pointer: str) -> str:
 class Column:
     """The values of one column, as numbers that have the same order. NaN stands for a missing value.
 
-    words: if the values are texts, the sorted texts, and each number is an index into them. None if the values are numbers.
+    words: the sorted texts, if the values are texts; the number of a value is then its index in this list. None if the values
+        are numbers.
     """
 
     keys: Floats
@@ -91,7 +92,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number for a value. If no trial has this text, return a number between those of its neighbours."""
+        """Return the number that stands for a value. For a text that no trial has, return a number that keeps the order."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -148,7 +149,7 @@ class Columns:
         self._experiment = experiment
         self._public_id = ""
         self._seq = 0
-        self._positions: dict[int, int] = {}  # number -> position in the groups
+        self._positions: dict[int, int] = {}  # trial number -> position in each list of the groups
         self._groups: dict[str, list[Any]] = {}
         self._columns: dict[str, Column] = {}
         self._orders: dict[str, NDArray[np.intp]] = {}
@@ -157,7 +158,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Bring the kept columns up to date with the log, and read the groups of the needed columns that are not kept yet."""
+        """Bring the kept columns up to date with the log, and read those of the `needed` columns that are not kept yet."""
         query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
         [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
         if public_id != self._public_id:  # after a backup is restored, another experiment can have this internal id
@@ -186,7 +187,7 @@ class Columns:
         self._orders.clear()
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
-        """Return the numbers of the trials that newer log entries name, or None for all trials."""
+        """Return the numbers of the trials that new log entries name, or None if all trials must be read again."""
         if not self._seq or last - self._seq > READ_ALL_FROM:
             return None
         span = (self._experiment, self._seq, last)
@@ -227,14 +228,14 @@ class Columns:
         return self.column("number").keys.astype(np.int64)
 
     def fit(self, where: Sequence[Filter]) -> NDArray[np.bool_]:
-        """Return a mask of the positions that meet all of the conditions."""
+        """Return a mask of the trials that meet all of the conditions, by position."""
         fits = np.ones(len(self), np.bool_)
         for condition in where:
             fits &= self.column(condition.name).fits(condition)
         return fits
 
     def order(self, sort: str) -> NDArray[np.intp]:
-        """Return the positions in the order of this column. A minus before its name means descending order.
+        """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
         Trials with equal values are ordered by number. Trials without a value come last.
         """
@@ -327,7 +328,7 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the positions in `order` that come after `last`, the last trial of the previous page."""
+    """Return a mask of the trials in `order` that come after `last`, the last trial of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)

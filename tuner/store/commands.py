@@ -16,7 +16,7 @@ from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-# Only the newest command about the same subject counts, since a pause after a resume is a new pause.
+# Only the newest command about the trial or experiment is compared: a pause after a resume is a new pause.
 _FIND = """
 SELECT id FROM command WHERE experiment_id = ? AND state = 'pending' AND command = ? AND COALESCE(trial_number, -1) = ?
 AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial_number, -1) = ?)"""
@@ -26,7 +26,8 @@ VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
-# This always locks the row, so that a driver that is about to end the experiment sees the commands of the transaction.
+# This statement always locks the row, so that a driver that is about to end the experiment sees the commands of the
+# transaction.
 _ADOPT_ENDED = f"""
 UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED}) THEN 'adopted' ELSE source END
 WHERE id = ?"""
@@ -48,15 +49,17 @@ class Commands:
     ) -> int:
         """Give the experiment's driver a command. Return the id of the command.
 
-        If the newest command about the same subject has the same name and is pending, add nothing and return its id.
+        If the newest command about the same trial (or about the experiment itself) has the same name and is pending, add
+        nothing and return the id of that command.
 
         Args:
             experiment_id: the internal id.
-            name: the command.
-            trial_number: the number of the trial that the command is about; None if it is about the experiment.
-            reason: the reason that the log shows.
-            now: the time.
-            reopen: True to also continue the experiment, so that the command is carried out even if the experiment is ending.
+            name: the name of the command, such as "pause".
+            trial_number: the number of the trial that the command is about; None if it is about the whole experiment.
+            reason: the reason to show in the log.
+            now: the current time.
+            reopen: True to also add a command that continues the experiment, so that the command is carried out even if the
+                experiment is ending.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
@@ -99,9 +102,12 @@ def insert(
     Raise Conflict if the command continues a thinned experiment.
     """
     if name == "continue":
-        # If housekeeping is about to thin the experiment, this waits for it. Otherwise housekeeping waits for this transaction.
+        # If housekeeping is about to thin the experiment, this statement waits for it. Otherwise housekeeping waits for this
+        # transaction.
         cursor.execute(_LOCK, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
-            raise Conflict(f"{public_id} cannot be continued: {explanation(thinned_at, 'that')}; a fork of it can run")
+            raise Conflict(
+                f"{public_id} cannot be continued: {explanation(thinned_at, 'continuing it')}; a fork of it can run"
+            )
     values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
     return int(cursor.value(_INSERT, values))

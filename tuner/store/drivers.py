@@ -42,12 +42,12 @@ class Drivers:
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
         """Return the experiments that need a driver and whose lease has run out, oldest first.
 
-        An experiment needs a driver in these cases: it should be running; it is paused, and a user has asked to resume or end
+        An experiment needs a driver in these cases: it is meant to run; it is paused, and a user has asked to resume or end
         it; it has ended, and a user has asked to continue it; or it has ended, but its driver was killed before it deleted the
         checkpoints that it had decided to delete.
 
         Args:
-            now: the time.
+            now: the current time.
             leased_from: if given, return instead the experiments with a valid lease that belongs to any owner but this one.
         """
         if leased_from is None:
@@ -72,7 +72,7 @@ class Drivers:
         """Become the experiment's driver. If several drivers try at once, one succeeds.
 
         Returns:
-            The epoch, under which the driver must write.
+            The epoch under which the driver must write.
 
         Raises:
             Conflict: another owner's lease has not expired, or the experiment has ended and its driver has released it.
@@ -108,10 +108,10 @@ class Drivers:
             self._writers.pop(experiment_id, None)
 
     def load(self, experiment_id: int, after: int = 0, *, thinned: bool = False) -> Iterator[Entry]:
-        """Yield the committed log after `after`, in order.
+        """Yield the committed log entries after entry `after`, in order.
 
-        The entries are equal to those that were committed. A mapping is returned as a dict, and the metrics of a report are in
-        the order in which their names were first reported in the experiment.
+        The entries are equal to those that were committed. Every mapping in them is a dict, and the metrics of a report are in
+        the order in which the experiment first reported their names.
 
         Args:
             experiment_id: the internal id.
@@ -143,11 +143,11 @@ class Drivers:
                     writer = self._writers[experiment_id] = Writer(cursor, experiment_id, epoch)
                 writer.write(cursor, batch, now)
         except BaseException:
-            self._writers.pop(experiment_id, None)  # the ids that it remembers may not have been written
+            self._writers.pop(experiment_id, None)  # the ids that the writer remembers may not be in the database
             raise
 
 
 def _asked_for(*names: str) -> ColumnElement[bool]:
-    """Return an SQL condition: one of these commands is pending for the experiment."""
+    """Return an SQL condition that is true if one of these commands is pending for the experiment."""
     same = command.c.experiment_id == experiment.c.id
     return exists().where(same, command.c.state == "pending", command.c.command.in_(names))

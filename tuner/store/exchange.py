@@ -43,7 +43,7 @@ def export(url: str, target: Path) -> None:
             source.connect().execution_options(isolation_level="REPEATABLE READ", stream_results=True) as read,
             closing(sqlite3.connect(target)) as write,
         ):
-            write.execute("PRAGMA synchronous = OFF")  # an incomplete file is deleted anyway
+            write.execute("PRAGMA synchronous = OFF")  # no need to survive a crash: an incomplete file is deleted
             for table in metadata.sorted_tables:
                 names = [column.name for column in table.columns]
                 marks = ", ".join("?" * len(names))
@@ -56,7 +56,7 @@ def export(url: str, target: Path) -> None:
 
 
 def put_back(url: str, source: Path, *, force: bool = False) -> None:
-    """Replace the rows of a PostgreSQL database by those of an SQLite file that has the tables of this version.
+    """Replace the rows of a PostgreSQL database with those of an SQLite file that has the tables of this version.
 
     Raises:
         Conflict: the database has experiments, and `force` is not given.
@@ -116,7 +116,7 @@ def _fill(connection: Connection, table: Table, source: sqlite3.Connection) -> N
 
 
 def migrated(source: Path, folder: Path) -> Path:
-    """Return a copy of an SQLite file in `folder`, with the tables of this version."""
+    """Copy an SQLite file into `folder`, migrate the copy to the tables of this version, and return its path."""
     copy = folder / "copy.db"
     uri = f"file:{source.absolute()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as read, closing(sqlite3.connect(copy)) as write:

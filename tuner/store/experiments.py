@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +73,13 @@ class Experiments:
     ) -> ExperimentRecord:
         """Insert a pending experiment.
 
-        With `incomplete`, insert an experiment that has failed, for this reason. No driver takes it. Its creator writes the log
-        under epoch 0, and at the end the final state. If the creator is killed before the end, the experiment keeps the reason.
+        If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
+        claims it. Its creator then writes the log under epoch 0, and last of all the true final state. If the creator is killed
+        before that, the experiment stays failed for this reason.
 
-        If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
-        if that experiment has a different spec. Raise SpecError if the spec names a project that this store does not show.
+        If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict
+        if that experiment has a different spec. Raise SpecError if the spec names a project other than the one to which this
+        store is limited.
         """
         if self._project not in (None, spec.project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
@@ -122,7 +124,7 @@ class Experiments:
         return true() if self._project is None else experiment.c.project == self._project
 
     def _shown(self) -> Select[Any]:
-        """Select the experiments that this store shows."""
+        """Return a query for the experiments that this store shows."""
         return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
@@ -171,8 +173,24 @@ class Experiments:
         with self._database.read() as connection:
             return page(connection, query, page_size, record, lambda found: found.id)
 
+    def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
+        """Iterate over the experiments that have a best trial and all of their points, newest first.
+
+        Args:
+            project: only experiments of this project.
+            looked_at: the number of the project's newest experiments to look at. Archived ones are left out.
+        """
+        newest = select(experiment.c.id).where(experiment.c.project == project, experiment.c.archived_at.is_(None))
+        newest = newest.order_by(experiment.c.id.desc()).limit(looked_at)
+        query = self._shown().where(experiment.c.id.in_(newest), experiment.c.thinned_at.is_(None))
+        query = query.where(experiment.c.best.is_not(None)).order_by(experiment.c.id.desc())
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        # The caller often needs only the first of them, and it takes some time to build the record of a large spec.
+        return (found for row in rows if (found := record(row)).best is not None)
+
     def tally(self) -> Tally:
-        """Count the experiments and the trials in each state, and the GPU seconds of each project."""
+        """Count the experiments and the trials in each state, and sum up the GPU seconds of each project."""
         found = Tally()
         with self._database.read() as connection:
             columns = experiment.c["project", "state", "counts", "gpu_hours", "gpu_hours_saved"]
@@ -185,7 +203,7 @@ class Experiments:
         return found
 
     def _has(self, tag: str) -> ColumnElement[bool]:
-        """Return an SQL condition: the experiment has this tag. Tags are stored as JSON text."""
+        """Return an SQL condition that is true if the experiment has this tag. Tags are stored as JSON text."""
         key, given, value = tag.partition("=")
         part = f"{dumps(key)}:{dumps(value) if given else ''}"
         find = func.instr if self._database.backend == "sqlite" else func.strpos
@@ -206,14 +224,14 @@ class Experiments:
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
-            revision: the revision of the record from which the changes were computed. If it is given, the experiment must still
-                be at this revision.
+            revision: the revision from which the changes were computed. If given, the experiment must still be at this
+            revision.
             commands: (name, reason, payload) of each command.
             adopt: True to hand the experiment over to the service if a script created it and it has ended.
-            now: the time.
+            now: the current time.
 
         Raises:
-            Stale: the experiment was changed since that revision, or by another process during the call.
+            Stale: the experiment was changed after `revision`, or by another process during the call.
             NotFound: there is no such experiment.
         """
         with self._database.write() as cursor:
@@ -278,7 +296,7 @@ def _stale(present: int, given: int) -> Stale:
 
 
 def record(row: Any) -> ExperimentRecord:
-    """Return the experiment in a row of `COLUMNS`."""
+    """Return the record of an experiment from a row with the columns `COLUMNS`."""
     parts = dict(row)
     first = Spec.from_json(parts["spec"])
     parts["changes"] = parts["changes"] or {}
@@ -291,7 +309,7 @@ def record(row: Any) -> ExperimentRecord:
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
-    """Return the experiment that meets the condition. Raise NotFound, with `shown` in the message, if there is none."""
+    """Return the experiment that meets the condition. If there is none, raise NotFound with `shown` in the message."""
     row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
     if row is None:
         raise NotFound(f"no experiment {shown}")
@@ -299,7 +317,7 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
 
 
 def begin(connection: Connection, experiment_id: int) -> float:
-    """Return time zero of an experiment's curves: the time when it started, or if it has not started, when it was created."""
+    """Return time zero of an experiment's curves: when the experiment started or, if it has not yet, when it was created."""
     query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:
@@ -338,13 +356,13 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
 def _stored_key(spec: Spec, key: str | None) -> str | None:
     """Return the stored form of an idempotency key, which includes the project, so that two projects can use the same key.
 
-    A line break separates the project from the key, since the key comes from a header, which cannot contain line breaks.
+    A line break separates the two, because the key comes from an HTTP header, which cannot contain line breaks.
     """
     return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs come from different requests. The files of the entrypoint may differ."""
+    """Raise Conflict if two specs come from different requests. Differences in the entrypoint's files do not count."""
     if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
 

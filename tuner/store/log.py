@@ -34,7 +34,7 @@ class Log:
             experiment_id: the internal id.
             trial: only decisions about the trial with this number.
             kinds: only decisions of these kinds; all kinds if empty.
-            text: only decisions with this text in their reasons.
+            text: only decisions whose reasons contain this text.
             page_size: the largest number of decisions on the page.
             page_token: `next_token` of the previous page.
         """
@@ -51,7 +51,7 @@ class Log:
             return page(connection, query, page_size, decision_record, lambda found: found.seq)
 
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
-        """Return the notes that warn of a likely mistake, oldest first. Only notes after this event_seq are returned."""
+        """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
         query = decisions_of(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()

@@ -24,7 +24,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes `start` to `end` of a log file, as text. Lines in the text mark bytes that are not kept.
+    """Bytes `start` to `end` of a log file, as text. Where bytes were not kept, a line in the text says so.
 
     left_out: the number of bytes that are not kept.
     """
@@ -36,7 +36,7 @@ class LogText:
 
 
 Loaded = list[tuple[int, bytes]]
-"""Offsets and contents, ascending and without overlap."""
+"""Parts of a log as (offset, content), in ascending order and without overlap."""
 
 
 def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText:
@@ -57,14 +57,14 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
         loaded = _last(pieces, query)
         begin = loaded[0][0] if loaded else size
         if loaded and begin == min(piece.start for piece in pieces):
-            begin = 0  # bytes before the first piece are counted as left out
+            begin = 0  # counts the bytes before the first piece as left out
     if not (complete and loaded and loaded[-1][0] + len(loaded[-1][1]) == size):
         loaded = _whole_characters(loaded)
     return _joined(loaded, begin)
 
 
 def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
-    """Return the range that starts at `offset` and has `limit` kept bytes, or all kept bytes if there are fewer."""
+    """Return the range of the log that starts at `offset` and contains `limit` kept bytes, or all kept bytes if fewer."""
     left = limit
     for start, end in merged((max(piece.start, offset), piece.end) for piece in pieces):
         if end - start >= left:
@@ -74,7 +74,7 @@ def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
 
 
 def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
-    """Load the last `limit` kept bytes. If `tail` is given, return only their last `tail` lines."""
+    """Return the last `limit` kept bytes of the log. If `tail` is given, return only their last `tail` lines."""
     if query.tail is None:
         return _loaded(pieces, _end(pieces, query.limit))
     if query.tail == 0:
@@ -113,7 +113,7 @@ def _loaded(pieces: Sequence[Piece], window: Range) -> Loaded:
 
 
 def _last_lines(loaded: Loaded, lines: int) -> Loaded:
-    """Keep only the last lines. An unfinished line counts as a line."""
+    """Return only the last lines of the text. An unfinished line counts as a line."""
     found: Loaded = []
     wanted = lines + (1 if loaded and loaded[-1][1].endswith(b"\n") else 0)
     for start, content in reversed(loaded):
@@ -139,7 +139,7 @@ def _whole_characters(loaded: Loaded) -> Loaded:
     for length in range(1, min(4, len(content) + 1)):
         first = content[-length]
         if first & 0xC0 == 0x80:
-            continue  # a byte within a character
+            continue  # not the first byte of a character
         needs = 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC0 else 1
         if needs > length:
             content = content[:-length]
@@ -160,13 +160,13 @@ def _joined(loaded: Loaded, begin: int) -> LogText:
 
 
 def gap_note(size: int, in_line: bool = False) -> bytes:
-    """Return the line that replaces bytes that are not kept."""
+    """Return the line that stands in the text in place of bytes that were not kept."""
     newline = "\n" if in_line else ""
     return f"{newline}[... {size:,} bytes of the log are not kept ...]\n".encode()
 
 
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
-    """Return the lines that contain the text, ignoring case. If there are too many, return only the newest lines."""
+    """Return the lines that contain `search`, ignoring case; if they exceed the limits of the query, only the last of them."""
     wanted = search.casefold()
     runs: Loaded = []  # contents without a gap in between
     for start, content in loaded:

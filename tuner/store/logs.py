@@ -67,18 +67,18 @@ class Logs:
         Args:
             experiment_id: the internal id.
             chunks: the chunks of each (trial, segment).
-            limit: the sizes of the head and the tail of a log. If it is given, delete the chunks between head and tail.
+            limit: the sizes of the head and the tail of a log. If given, delete the chunks between head and tail.
         """
         with self._database.write() as cursor:
             _add(cursor, experiment_id, chunks, limit)
 
     def compact(self, experiment_id: int, segment: Segment, rank: int, limit: LogLimit) -> None:
-        """Merge the small chunks of a log, so that it takes less space and less time to read."""
+        """Merge the small chunks of a log, so that the log takes less space and is quicker to read."""
         with self._database.write() as cursor:
             _compact(cursor, experiment_id, segment, rank, limit.head)
 
     def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
-        """Return the ranges of bytes that are stored of a rank's log."""
+        """Return the byte ranges of a rank's log that are stored."""
         with self._database.cursor() as (cursor, _):
             return _ranges(cursor, experiment_id, segment, rank)
 
@@ -93,7 +93,7 @@ class Logs:
             return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-        """Return the new part of each log whose segment is running or ended after `since`.
+        """Return the part that the caller does not have yet of each log whose segment is running or ended after `since`.
 
         ends: (trial, segment, rank) -> the end of the part that the caller already has.
         """
@@ -110,7 +110,7 @@ class Logs:
         return len(old)
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
-        """Return (trial, segment, rank) -> the present end of the log, for each log of an experiment."""
+        """Return (trial, segment, rank) -> the current end of the log, for each log of an experiment."""
         with self._database.cursor() as (cursor, _):
             found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
         return {key: max(row.end for row in rows) for key, rows in found.items()}
@@ -164,13 +164,13 @@ def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk
 
 
 def _ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Range]:
-    """Return the ranges of bytes of a rank's log that are in the database."""
+    """Return the byte ranges of a rank's log that are in the database."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     return merged((row[0], row[0] + row[1]) for row in cursor.rows(_RANGES, (segment, rank)))
 
 
 def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
-    """Return the incomplete logs of segments that run or were among the last to end."""
+    """Return the incomplete logs of the segments that are running or were among the last to end."""
     found = []
     since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
     for segment, public_id, number, ordinal, placement in cursor.rows(_OPEN, (experiment, since)):
@@ -185,7 +185,7 @@ def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
 
 
 class _Row(NamedTuple):
-    """A chunk without its data."""
+    """A chunk of a log, without the chunk's data."""
 
     trial: int
     ordinal: int
@@ -214,7 +214,7 @@ def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) 
 
 
 def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-    """Return the part after its known end of each log whose segment is running or ended after `since`."""
+    """Return, of each log whose segment is running or ended after `since`, the part after the end given in `ends`."""
     found = []
     for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)
@@ -253,7 +253,7 @@ def _load(cursor: Cursor, row: _Row) -> bytes:
 
 
 def _content(pieces: Sequence[LogChunk]) -> bytes:
-    """Return the content of chunks that have no gaps between them. They may overlap."""
+    """Return the joined content of chunks that have no gaps between them. The chunks may overlap."""
     content = b""
     for piece in pieces:
         content += piece.content()[pieces[0].start + len(content) - piece.start :]

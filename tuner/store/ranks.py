@@ -36,7 +36,7 @@ class Ranks:
     ) -> None:
         """Add samples of the resource usage of ranks. Ignore samples that are already stored or whose segment is not stored.
 
-        keep: (trial, segment) -> n. Of the stored samples of this segment, keep only those whose number is a multiple of n.
+        keep: (trial, segment) -> n: of the segment's stored samples, keep only those whose sample number is a multiple of n.
         """
         keep = keep or {}
         with self._database.write() as cursor:

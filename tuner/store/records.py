@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -22,7 +22,8 @@ T = TypeVar("T")
 class About:
     """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
 
-    text: the meaning of the field. name: its name in the API, if that differs.
+    text: the meaning of the field.
+    name: the name of the field in the API, if it has another name there.
     """
 
     text: str
@@ -31,7 +32,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """A trainable that is pickled by value, and what is needed to unpickle it elsewhere."""
+    """A trainable that is pickled by value, with what another process needs to unpickle it."""
 
     hash: str
     blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported
@@ -54,37 +55,41 @@ class ExperimentRecord:
     source: Annotated[
         str,
         About(
-            "python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service"
+            "python or api: where the experiment was created; study: driven by ask and tell; "
+            "adopted: created in Python, now driven by a service"
         ),
     ]
-    project: Annotated[str, About("the project it belongs to")]
+    project: Annotated[str, About("the project of the experiment")]
     code_hash: str | None
     driver_epoch: int
     driver_owner: str | None
     lease_until: float | None
     last_event_seq: Annotated[int, About("the number of the newest log entry that this answer takes into account")]
     best: Mapping[str, Any] | None
-    no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
+    no_best: Annotated[str | None, About("why `best` is null although trials have reported; otherwise null")]
     counts: Mapping[str, int]
-    gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
+    gpu_hours: Annotated[float, About("GPU hours that the experiment's trials have used, as of its newest event")]
     gpu_hours_saved: Annotated[
-        float, About("GPU hours that its stopped trials would have used to go on to max_t, each at its own pace")
+        float,
+        About("GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace"),
     ]
-    cpu_hours: Annotated[float, About("CPU hours that were reserved for its trials, as of its newest event")]
+    cpu_hours: Annotated[
+        float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
+    ]
     reason: Annotated[str, About("the reason, in words")]
-    error: Annotated[str | None, About("why it failed, in words")]
+    error: Annotated[str | None, About("why the experiment failed, in words; null if it has not failed")]
     created_at: Annotated[float, About("when it was created")]
-    started_at: Annotated[float | None, About("when it started; null before")]
-    ended_at: Annotated[float | None, About("when it reached its final state")]
+    started_at: Annotated[float | None, About("when the experiment started; null until then")]
+    ended_at: Annotated[float | None, About("when the experiment reached its final state")]
     first_spec: Spec  # the spec at creation; `spec` includes the later changes by users
     changes: Mapping[str, Any]  # the difference between the two specs, see `Spec.amended`
-    revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
-    archived_at: Annotated[float | None, About("when it was archived; null if it is not archived")]
+    revision: Annotated[int, About("the number of changes by PATCH; the experiment's ETag begins with this number")]
+    archived_at: Annotated[float | None, About("when the experiment was archived; null if it is not archived")]
     thinned_at: Annotated[
         float | None,
         About(
-            "when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or "
-            "replayed; null: all points are kept"
+            "when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be "
+            "continued or replayed; null: all points are kept"
         ),
     ]
 
@@ -120,8 +125,9 @@ class ExperimentRecord:
 
     @property
     def incomplete(self) -> bool:
-        """True if it comes from an import from another tool that was interrupted or is still running."""
-        # The first versions wrote under epoch 1, as the owner "import". The driver of a complete import has another owner.
+        """True if the experiment is being imported from another tool, or its import was interrupted."""
+        # In the first versions, an import wrote under epoch 1, as the owner "import". A driver that continues a complete import
+        # is another owner.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 
@@ -136,7 +142,7 @@ IMPORTED = "import"
 """The source of experiments that are imported from other tools."""
 _DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
 NEW_S = 60.0
-"""An experiment of a script does not count as abandoned in its first seconds, when the script may still claim it."""
+"""For this many seconds after its creation, a script's experiment is not abandoned, because the script may still claim it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,27 +159,34 @@ class Progress:
 class SegmentRecord:
     id: int
     public_id: Annotated[str, About("seg_...", name="id")]
-    ordinal: Annotated[int, About("counts the segments of the trial from 1")]
+    ordinal: Annotated[int, About("the number of the segment within its trial, counted from 1")]
     cause: Annotated[Cause, About("why it was started")]
-    start_iteration: Annotated[int, About("training_iteration of the checkpoint that it started from; 0 without one")]
-    params: Annotated[Mapping[str, Any], About("the configuration that it trains with, flat")]
+    start_iteration: Annotated[
+        int, About("training_iteration at which the segment started; 0 without a checkpoint to start from")
+    ]
+    params: Annotated[Mapping[str, Any], About("the configuration that the segment trains with, as a flat mapping")]
     source_checkpoint: Annotated[
-        str | None, About("the checkpoint that it started from, if any", name="source_checkpoint_id")
+        str | None, About("the checkpoint that the segment started from, if any", name="source_checkpoint_id")
     ]
-    source_trial: Annotated[int | None, About("the trial that saved that checkpoint", name="source_trial_number")]
-    source_ordinal: Annotated[int | None, About("the segment of that trial that saved it")]
-    placement: Annotated[Mapping[str, Any], About("the nodes and devices of its ranks")]
+    source_trial: Annotated[
+        int | None, About("the trial that saved the segment's source checkpoint", name="source_trial_number")
+    ]
+    source_ordinal: Annotated[int | None, About("the ordinal of the segment that saved the source checkpoint")]
+    placement: Annotated[Mapping[str, Any], About("the nodes and devices of the segment's ranks")]
     warm: Annotated[
-        bool | None, About("whether it ran in the worker processes of a finished trial; null before it started")
+        bool | None, About("whether the segment ran in worker processes of a finished trial; null until it has started")
     ]
-    startup_s: Annotated[float | None, About("seconds from its launch until all ranks were training")]
+    startup_s: Annotated[float | None, About("seconds from the segment's launch until all its ranks were training")]
     created_at: Annotated[float, About("when it was created")]
-    started_at: Annotated[float | None, About("when all its ranks were training")]
-    ended_at: Annotated[float | None, About("when all its ranks had ended")]
-    outcome: Annotated[str | None, About("how it ended; null while it runs")]
+    started_at: Annotated[float | None, About("when all ranks of the segment were training")]
+    ended_at: Annotated[float | None, About("when all ranks of the segment had ended")]
+    outcome: Annotated[str | None, About("how the segment ended; null while it is running")]
     held_s: Annotated[
         float | None,
-        About("the seconds of startup_s after its resources were free; before that it waited. null: not known"),
+        About(
+            "the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. "
+            "null: not known"
+        ),
     ] = None
 
 
@@ -187,11 +200,11 @@ class TrialSegment:
 
 @dataclass(frozen=True, slots=True)
 class TrialSample:
-    """A sample of an experiment's trials, by number: the best trials, and others that are spread over the ranking."""
+    """A sample of an experiment's trials, by number: the best trials, and others spread over the rest of the ranking."""
 
     trials: tuple[TrialRecord, ...]
     ranks: tuple[int, ...]
-    """The rank of each trial by best value among all trials, from 1. Trials without a value come last."""
+    """The place of each sampled trial in the ranking of all trials by best value, from 1. Trials without a value come last."""
     total: int
 
 
@@ -199,43 +212,51 @@ class TrialSample:
 class TrialRecord:
     """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
 
-    A driver fills a column from the attribute of the same name of `tuner.domain.trial.Trial`; `tuner.store.writing.rows` lists
-    the exceptions. The API shows the fields that have an `About`.
+    A driver fills a column from the attribute of `tuner.domain.trial.Trial` with the same name; `tuner.store.writing.rows`
+    lists the exceptions. The API shows the fields that have an `About`.
     """
 
     id: int
     public_id: Annotated[str, About("trl_...", name="id")]
     experiment_id: int
     experiment: Annotated[str, About("exp_...", name="experiment_id")]
-    number: Annotated[int, About("counts the trials of the experiment from 0")]
+    number: Annotated[int, About("the number of the trial within its experiment, counted from 0")]
     state: Annotated[TrialState, About("the state of the trial")]
-    params: Annotated[Mapping[str, Any], About('its configuration, flat: "optimizer/lr" -> value')]
+    params: Annotated[
+        Mapping[str, Any], About('the configuration of the trial, as a flat mapping: "optimizer/lr" -> value')
+    ]
     searcher: Mapping[str, Any]
     tags: Mapping[str, Any]
-    iteration: Annotated[int, About("training_iteration of its newest report")]
+    iteration: Annotated[int, About("training_iteration of the trial's newest report")]
     last: Annotated[Mapping[str, float], About("the newest value of each metric")]
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
-    best_value: Annotated[float | None, About("the best value of the first objective, within the constraints")]
+    best_value: Annotated[float | None, About("the best value of the first objective, subject to the constraints")]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[
         int,
-        About("the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH"),
+        About("the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH"),
     ]
     best_params: Annotated[
         Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
     ]
-    feasible: Annotated[bool | None, About("whether its result satisfies the constraints; null if there are none")]
+    feasible: Annotated[
+        bool | None, About("whether the result satisfies the constraints; null if there are no constraints")
+    ]
     reports: int
-    running_s: Annotated[float, About("seconds spent training, over all segments")]
-    failures: Annotated[int, About("errors of its code so far; max_failures limits the retries")]
+    running_s: Annotated[float, About("seconds for which the trial trained, over all its segments")]
+    failures: Annotated[
+        int, About("how many times the trial's code has failed so far; max_failures limits the retries")
+    ]
     system_failures: int
     failure: Annotated[Mapping[str, Any] | None, About("the latest failure", name="error")]
-    reason: Annotated[str, About("the reason of the latest decision about it, in words")]
-    waiting: Annotated[str | None, About("why it has not started yet, in words; null if it is not waiting")]
-    checkpoint: Annotated[Mapping[str, Any] | None, About("its newest usable checkpoint")]
+    reason: Annotated[str, About("the reason for the latest decision about the trial, in words")]
+    waiting: Annotated[
+        str | None, About("why the trial has not started yet, in words; null if it is not waiting to start")
+    ]
+    checkpoint: Annotated[Mapping[str, Any] | None, About("the trial's newest usable checkpoint")]
     created_at: Annotated[float, About("when it was created")]
-    started_at: Annotated[float | None, About("when its first segment started")]
-    ended_at: Annotated[float | None, About("when it reached its final state")]
+    started_at: Annotated[float | None, About("when the trial's first segment started")]
+    ended_at: Annotated[float | None, About("when the trial reached its final state")]
     segments: tuple[SegmentRecord, ...] = ()
 
 
@@ -243,10 +264,10 @@ class TrialRecord:
 class DecisionRecord:
     """A decision. The API shows the fields that have an `About`, and some other fields in another form."""
 
-    seq: Annotated[int, About("its place in the log")]
+    seq: Annotated[int, About("the position of the decision in the log")]
     time: float
     kind: str
-    trial: Annotated[int | None, About("the number of the trial that it is about", name="trial_number")]
+    trial: Annotated[int | None, About("the number of the trial that the decision is about", name="trial_number")]
     reason: Annotated[str, About("the reason, in words")]
     state: str  # pending | done | superseded
     payload: Annotated[Mapping[str, Any], About("its details, by kind")]
@@ -279,7 +300,7 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamItem:
-    """One log entry for the event stream. `event` is its kind; the kind of every decision is "decision"."""
+    """One log entry for the event stream. `event` is the kind of the entry; for every decision it is "decision"."""
 
     seq: int
     event: str
@@ -290,7 +311,7 @@ class StreamItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """A place in an experiment's log, with the data that is needed to find later changes."""
+    """A position in an experiment's log, with the data that is needed to find what changes after it."""
 
     seq: int
     open_decisions: frozenset[int] | None = None  # event_seq of the decisions that were pending there; None: not known
@@ -309,6 +330,7 @@ class ReportPoint:
     step: int | None  # the training code's own count
     time: float
     seconds: float  # since the experiment's start
+    trial_seconds: float  # for which the trial has trained
     metrics: Mapping[str, float]
 
 
@@ -338,10 +360,17 @@ class Changes:
     restarted: bool  # True if a new driver has started. Then rows that no log entry names may also have changed
 
 
+Across = Literal["step", "user_step", "time", "trial_time", "metric"]
+"""The horizontal axis of curves; `Metrics.curves` explains the values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
+    """The curve of one segment. `last_iteration` is the iteration of its newest report, which may be among the omitted ones."""
+
     ordinal: int
     cause: str
+    last_iteration: int
     x: Sequence[float]
     y: Sequence[float | None]
 
@@ -358,7 +387,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials. They have the lowest and the highest value of every `width` reports; 1 means every report."""
+    """The curves of some trials, with the lowest and the highest value of every `width` reports. Width 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
@@ -368,8 +397,8 @@ class Curves:
 class LogQuery:
     """A selection of a trial's logs, and of a part of each log.
 
-    offset: return the part that begins at this byte of the log. None: the end of the log.
-    tail: return only this many lines, namely the last ones.
+    offset: return the part that begins at this byte of the log. None: return the end of the log.
+    tail: return at most this many lines, the last ones.
     search: return only lines that contain this text, ignoring case.
     limit: return at most this many bytes.
     """
@@ -388,8 +417,8 @@ class RankLog:
 
     To continue reading, use `end` as the offset of the next query.
 
-    left_out: the number of bytes between `start` and `end` that are not kept. Lines in the text mark them.
-    complete: True if the rank will print no more, and the text reaches the end of its log.
+    left_out: the number of bytes between `start` and `end` that are not kept. A line in the text marks each gap.
+    complete: True if the rank prints nothing more and the text reaches the end of the log.
     """
 
     trial: int
@@ -415,7 +444,7 @@ class OpenLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """The resource usage of one rank at one moment. `sample_no` counts from 1 per (segment, rank), so a repeat is harmless."""
+    """The resource usage of one rank at one moment. `sample_no` counts each rank's samples in a segment from 1."""
 
     trial: int
     segment: int
@@ -424,7 +453,7 @@ class UsageSample:
     time: float
     cpu_s: float  # CPU time used since the segment's start, child processes included
     rss_bytes: int
-    gpu_bytes: int | None = None  # allocated; this and the next two are None if no GPU is in use
+    gpu_bytes: int | None = None  # GPU memory that is allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
     gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in per cent
 
@@ -433,16 +462,19 @@ class UsageSample:
 class UsageSeries:
     """The resource usage of one rank during one segment, as lists of equal length, oldest sample first."""
 
-    segment: Annotated[int, About("the ordinal of the segment")]
+    segment: Annotated[int, About("the ordinal of the segment within its trial")]
     rank: Annotated[int, About("the rank, from 0")]
     x: Annotated[Sequence[float], About("seconds since the experiment's start")]
     cpu_percent: Annotated[
-        Sequence[float | None], About("CPU use since the previous sample, or the segment's start; 100 is one core")
+        Sequence[float | None],
+        About("CPU use since the previous sample or the segment's start, in per cent of one core"),
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
-    gpu_bytes: Annotated[Sequence[int | None], About("allocated by torch; null if no GPU is in use")]
-    gpu_reserved_bytes: Annotated[Sequence[int | None], About("reserved by torch; null if no GPU is in use")]
-    gpu_percent: Annotated[Sequence[float | None], About("the share of time that its GPUs were busy, in per cent")]
+    gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]
+    gpu_reserved_bytes: Annotated[
+        Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")
+    ]
+    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in per cent")]
 
 
 @dataclass(frozen=True, slots=True)

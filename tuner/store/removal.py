@@ -10,18 +10,18 @@ from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 200
-"""One transaction deletes the rows of this many segments, so that other writers do not wait long."""
+"""The largest number of segments whose rows one transaction deletes, so that other writers do not wait long."""
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
-"""The tables with rows of an experiment, grouped by the object to which a row belongs. A test compares them with the schema."""
+"""The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
 
 DELETION = "deletion"
 """The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
-"""The lease of a deletion, in seconds. If the deletion takes longer, a service may claim the experiment."""
+"""The duration of a deletion's lease in seconds. If the deletion takes longer, a service may claim the experiment."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
@@ -37,13 +37,13 @@ DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE
 
 
 def seize(database: Database, experiment_id: int, now: float) -> None:
-    """Take the experiment away from its driver, which then fails at its next commit. No other driver can claim it."""
+    """Take the experiment away from its driver, whose next commit then fails. No other driver can claim the experiment."""
     with database.write() as cursor:
         cursor.execute(_SEIZE, (now + LEASE_S, experiment_id))
 
 
 def remove(database: Database, experiment_id: int) -> None:
-    """Delete the experiment and all its rows, in several transactions. If it was interrupted, call it again.
+    """Delete the experiment and all its rows, in several transactions. If a call is interrupted, call `remove` again.
 
     Raise NotFound if there is no such experiment.
     """

@@ -39,7 +39,7 @@ class Store:
     ranks: the resource usage of ranks.
     logs: the output of ranks.
     code: training functions that are pickled by value.
-    bundles: the times when code bundles were last used.
+    bundles: when code bundles were last used.
     commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.

@@ -73,7 +73,7 @@ class Trials:
             where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches for a part of a text.
             state: only trials in this state.
             page_size: the largest number of trials on the page.
-            page_token: the `next_token` of the previous page.
+            page_token: `next_token` of the previous page.
 
         Raises:
             SpecError: a name or a condition is wrong.
@@ -104,7 +104,7 @@ class Trials:
         return found
 
     def configurations(self, experiment_id: int, numbers: Sequence[int]) -> list[tuple[int, Mapping[str, Any], int]]:
-        """Return (number, flat params, revision of the params' space) of the trials with these numbers, by number."""
+        """Return (number, flat params, revision of the params' search space) of these trials, ordered by number."""
         query = select(trial.c.number, trial.c.params, trial.c.space_revision)
         query = query.where(trial.c.experiment_id == experiment_id)
         found: list[tuple[int, Mapping[str, Any], int]] = []
@@ -133,7 +133,7 @@ class Trials:
             return sorted(self._sorter.sample(cursor, experiment_id, _by_value(mode), size)[0])
 
     def trained(self, experiment_id: int, longest: float) -> int:
-        """Return the iterations that all completed and stopped trials have trained, counting at most `longest` for each."""
+        """Return the total iterations of all completed and stopped trials, counting at most `longest` iterations per trial."""
         query = select(func.sum(case((trial.c.iteration > longest, longest), else_=trial.c.iteration))).where(
             trial.c.experiment_id == experiment_id, trial.c.state.in_([TrialState.COMPLETED, TrialState.STOPPED])
         )
@@ -152,7 +152,7 @@ class Trials:
             return [(float(start), None if end is None else float(end)) for start, end in rows]
 
     def training(self, experiment_id: int) -> tuple[int, float]:
-        """Return the total iterations and the total seconds for which all trials have trained."""
+        """Return the iterations and the seconds for which the trials have trained, in total."""
         query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
         with self._database.read() as connection:
             iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
@@ -176,8 +176,7 @@ class Trials:
     ) -> list[tuple[Mapping[str, Any], int | None, float]]:
         """Return (flat params, revision of the params' search space, best or last value) of each trial that has a value.
 
-        The revision is known only for the present params of a trial. It is None if the best value was reached with earlier
-        params.
+        The revision is known only for a trial's current params. It is None if the best value was reached with earlier params.
         """
         value = trial.c.best_value if best else trial.c.last_value
         query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, value)
@@ -233,7 +232,7 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return the waits of these trials' training for checkpoints, and the total seconds of all waits.
+        """Return the times for which these trials' training waited for checkpoints to be saved, and their total in seconds.
 
         Each wait is (trial, ordinal of its segment, start, end). The waits are ordered by start. If there are more than
         `most`, only the longest waits are returned, but the total counts all of them.
@@ -284,7 +283,7 @@ class Trials:
         return Page(items, rows.next_token)
 
     def pin(self, experiment_id: int, public_id: str, pinned: bool, now: float | None = None) -> None:
-        """Pin or unpin a checkpoint for a user, and give the driver a command about this, in one transaction."""
+        """Pin or unpin a checkpoint for a user, and add a command that tells the driver, in one transaction."""
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
@@ -318,7 +317,7 @@ class Trials:
             return segments_of(connection, experiment_id, numbers)
 
     def _only_shown(self, query: Select[Any]) -> Select[Any]:
-        """Leave out the experiments of other projects."""
+        """Restrict a query to the experiments of this store's project, if it is limited to one."""
         return query if self._project is None else query.where(experiment.c.project == self._project)
 
 

@@ -36,7 +36,7 @@ EventName = Literal[
     "objective.reached",
 ]
 SentEvent = EventName | Literal["test"]
-"""The event of a delivery. Nobody subscribes to `test`; `Webhooks.test` sends it to one webhook."""
+"""The events that a delivery can have. A webhook cannot subscribe to `test`; `Webhooks.test` sends it to one webhook."""
 
 TEST_EXPERIMENT = "exp_test"
 """The id of the experiment in a delivery of the event `test`. No such experiment exists."""
@@ -92,7 +92,7 @@ class DeliveryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A delivery that was handed to a sender."""
+    """A delivery that has been handed to a sender."""
 
     id: int
     public_id: str
@@ -129,7 +129,7 @@ class _Changed(NamedTuple):
 
 
 class _Occurrence(NamedTuple):
-    """An event that may be sent to webhooks. Each webhook gets each `key` once."""
+    """An event that may be sent to webhooks. A webhook gets at most one delivery with the same `key`."""
 
     event: str
     key: str
@@ -212,7 +212,7 @@ class Webhooks:
         """Create a webhook. It gets the events that happen from now on.
 
         Raises:
-            SpecError: `objective.reached` has no threshold, there are too many webhooks, or this store does not show the
+            SpecError: `objective.reached` has no threshold, there are too many webhooks, or this store is limited to another
                 project.
         """
         if self._project not in (None, project):
@@ -291,7 +291,7 @@ class Webhooks:
     def deliveries(self, public_id: str, *, limit: int = 100, before: int | None = None) -> list[DeliveryRecord]:
         """Return the deliveries of a webhook, newest first. Raise NotFound if there is no such webhook.
 
-        before: only deliveries with an `id` below this one.
+        before: if given, only deliveries with a lower `id` than this are returned.
         """
         query = select(webhook_delivery).where(webhook_delivery.c.webhook_id == self.get(public_id).id)
         if before is not None:
@@ -334,7 +334,7 @@ class Webhooks:
             self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
 
     def _find(self, cursor: Cursor, found: _Changed, hooks: Sequence[WebhookRecord]) -> tuple[_Place, list[_ToTell]]:
-        """Return the events to send about one experiment, and the position up to which they were collected."""
+        """Return the events to send about one experiment, and the position in the log up to which they were collected."""
         before = found.before or _NOWHERE
         since = max(before.seq, self._seen.get(found.id, 0))
         failures = cursor.rows(_FAILED, (found.id, since, found.now.seq, FAILURES_AT_ONCE))
@@ -357,7 +357,7 @@ class Webhooks:
         if rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
                 if not _advance(cursor, found, place):
-                    return  # another service has collected this
+                    return  # another service has already collected these events
                 for hook, what in rows:
                     made = (
                         f"dlv_{secrets.token_hex(10)}",
@@ -410,7 +410,7 @@ class Webhooks:
             cursor.execute(_FAILED_ATTEMPT, values)
 
     def prune(self, before: float) -> int:
-        """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return their number.
+        """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return how many were deleted.
 
         Deliveries of `objective.reached` are kept, because they show that a webhook has already received this event.
         """
@@ -424,7 +424,7 @@ class Webhooks:
 
 def _check(events: Sequence[str], threshold: float | None) -> None:
     if "objective.reached" in events and threshold is None:
-        raise SpecError("objective.reached needs a threshold: the value at which to send it", "/threshold")
+        raise SpecError("objective.reached needs a threshold: the value at which to send the event", "/threshold")
 
 
 def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
@@ -432,7 +432,7 @@ def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
 
 
 def _of_experiment(found: _Changed, before: _Place) -> Iterator[_Occurrence]:
-    """Yield the events of the experiment itself."""
+    """Yield the events of the experiment itself: its start, its pause and its end."""
     now, data = found.now, {"experiment": _shown_experiment(found)}
     if now.started_at is not None and before.started_at is None:
         yield _Occurrence("experiment.started", f"{found.public_id}:started", data)
@@ -479,7 +479,7 @@ def _shown_experiment(found: _Changed) -> dict[str, Any]:
 
 
 def _advance(cursor: Cursor, found: _Changed, place: _Place) -> bool:
-    """Move the cursor of an experiment. Return False if another process has moved the cursor meanwhile."""
+    """Move the cursor of an experiment to `place`. Return False if another process has moved it meanwhile."""
     if found.before is None:
         cursor.execute(_BEGIN, (found.id, *place))
     else:

@@ -1,6 +1,6 @@
-"""Trials: the code that runs in ranks, and the code with which the driver host runs them.
+"""Trials: the code that runs in ranks, and the code with which the driver host starts and watches ranks.
 
-Each folder is a layer: it may use the folders below it and nothing above it. import-linter checks this.
+Each folder is a layer. It may import from the folders listed below it, but not from those above; import-linter checks this.
 
     lightning     Lightning trainers, in a trial and in a script
     groups        worker groups, as the driver host sees them

@@ -1,8 +1,8 @@
 """Keep the old names of moved modules importable, for old pickles.
 
 Databases and files contain pickles of training functions, searchers and checkpoints. A pickle refers to objects by
-module and name: a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. So when a module
-moves, its old name must stay importable. This module maps old names to current modules in Python's import system. It
+module and name: an old pickle of a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. So
+when a module moves, its old name must stay importable. This module adds the old names to Python's import system. That
 works for all pickles, including nested ones and those that Ray loads.
 """
 
@@ -49,18 +49,18 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
-"""Old name -> current name. If a package now has the old name of a module, `names_of` makes its `__getattr__`."""
+"""Old name -> current name. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Imports the current module when an old name is imported. `sys.modules` then has it under both names."""
+    """Imports the current module when an old name is imported. `sys.modules` then has the module under both names."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(MOVED[spec.name])
-        spec.loader_state = module.__spec__  # the import system is about to overwrite it
+        spec.loader_state = module.__spec__  # the import system is about to overwrite `module.__spec__`
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -69,19 +69,19 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make the old names importable. Modules that exist are found first."""
+    """Make the old names importable. A module that really has such a name takes precedence."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 def names_of(package: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package that has the old name of a module.
+    """Return a `__getattr__` for a package whose name is the old name of a module.
 
-    It looks up the name in the current module.
+    The `__getattr__` looks up a name in the module that had the package's name before it moved.
     """
 
     def getattribute(name: str) -> Any:
-        # The import system itself asks for some of these, and for submodules that are not imported yet.
+        # The import system asks for names with underscores, and for submodules that are not imported yet.
         if not name.startswith("__") and hasattr(module := importlib.import_module(MOVED[package]), name):
             return getattr(module, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Make zip files of code, and check zip files from clients before their files are used."""
+"""Make zip files of code, and check zip files that clients have sent before their content is used."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from typing import BinaryIO
 from tuner.errors import SpecError
 
 MAX_BYTES = 100 << 20
-"""The largest zip file, in bytes."""
+"""The largest size of a zip file, in bytes."""
 
 MAX_UNPACKED = 500 << 20
 """The largest total size of a zip file's files when they are unpacked, in bytes."""
 
 MAX_FILES = 20_000
 MAX_DIRECTORY = 8 << 20
-"""The largest central directory (the list of a zip file's entries), in bytes.
+"""The largest size of a zip file's central directory (the list of its entries), in bytes.
 
-Its size is checked before it is read, since its entries take ten times as much memory.
+The size is checked before the directory is read, since the entries take ten times as much space in memory.
 """
 
 MAX_PATH = 1000
@@ -69,11 +69,13 @@ def pack(files: Mapping[str, Path]) -> bytes:
             total += len(content)
             if total > MAX_UNPACKED:
                 raise SpecError(
-                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of its folder", "/bundle"
+                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder", "/bundle"
                 )
             archive.writestr(_entry(name), content)
     if len(out.getvalue()) > MAX_BYTES:
-        raise SpecError(f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of its folder", "/bundle")
+        raise SpecError(
+            f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of the code's folder", "/bundle"
+        )
     return out.getvalue()
 
 
@@ -82,7 +84,7 @@ def sha256(content: bytes) -> str:
 
 
 def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
-    """Return relative path -> file for the files of a folder. Links, caches and files of version control are left out."""
+    """Return the files below a folder by relative path (after `prefix`), without links, caches and version control."""
     found: dict[str, Path] = {}
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
@@ -99,9 +101,9 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
     A module is the user's own if it is neither in the standard library nor installed. No module is imported.
 
     Args:
-        blob: a pickled function. If a string in the pickle is the name of one of the user's modules, the function is
-            assumed to need that module. So modules that the function imports in its body are found, too.
-        names: further modules to include.
+        blob: a pickled function. The function is assumed to need each of the user's modules whose name occurs as a string
+            in the pickle. This also finds modules that the function imports in its body.
+        names: the names of further modules to include.
     """
     waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]
     known: set[str] = set()
@@ -120,7 +122,7 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
 
 
 def _texts(blob: bytes | None) -> Iterator[str]:
-    """Yield the texts in a pickle that can be names of modules, without unpickling it."""
+    """Yield the strings in a pickle that can be names of modules, without unpickling it."""
     for _, value, _ in pickletools.genops(blob) if blob is not None else ():
         if isinstance(value, str) and len(value) < 200:
             yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
@@ -164,11 +166,11 @@ def imports_of(file: Path) -> Iterator[str]:
 
 
 class Archive:
-    """The files of a zip file that a client has sent.
+    """A zip file that a client has sent, and whose entries have been checked.
 
-    Creating it raises SpecError if the file is not a zip file, is too large, or has an entry that must not be unpacked. Such an
-    entry has a path that leads out of its folder, is a link or a device, is encrypted, occurs twice, or is compressed by an
-    uncommon method.
+    The constructor raises SpecError if the file is not a zip file, is too large, or has an entry that must not be unpacked:
+    one with a path that leads out of the archive's folder, a link or a device, an encrypted entry, one that occurs twice, or
+    one that is compressed by an uncommon method.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -184,7 +186,7 @@ class Archive:
         return len(self._members)
 
     def repacked(self, prefix: str) -> bytes:
-        """Return a new zip file that has only the files of this archive, below the folder `prefix`."""
+        """Return a new zip file with only the files of this archive, inside a folder named `prefix`."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w") as archive:
             for member in self._members:
@@ -192,7 +194,7 @@ class Archive:
         return out.getvalue()
 
     def unpack(self, folder: Path) -> None:
-        """Write the files below a folder."""
+        """Write the files of the archive to `folder`."""
         for member in self._members:
             path = folder / member.filename
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,25 +217,25 @@ def _check_directory(file: BinaryIO) -> None:
     tail = file.read()
     at = tail.rfind(b"PK\5\6")
     if at < 0 or len(tail) < at + 22:
-        raise _refused("it is not a zip file")
+        raise _refused("the file is not a zip file")
     if tail[max(at - 20, 0) : at].startswith(b"PK\6\7"):
-        raise _refused("it is in the format for very large zip files (ZIP64)")
+        raise _refused("the file is in the format for very large zip files (ZIP64)")
     if int.from_bytes(tail[at + 12 : at + 16], "little") > MAX_DIRECTORY:
-        raise _refused(f"its list of files (the central directory) has more than {MAX_DIRECTORY:,} bytes")
+        raise _refused(f"the zip file's list of files (its central directory) has more than {MAX_DIRECTORY:,} bytes")
     file.seek(0)
 
 
 def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Return the entries that are files. Raise SpecError if an entry must not be unpacked."""
+    """Return the entries of a zip file that are files, not folders. Raise SpecError if an entry must not be unpacked."""
     if not all(member.filename for member in members):
         raise _refused("an entry has no name")
     files = [member for member in members if not member.is_dir()]
     if not files:
-        raise _refused("it has no files")
+        raise _refused("the zip file has no files")
     if len(members) > MAX_FILES:
-        raise _refused(f"it has {len(members):,} files, and at most {MAX_FILES:,} are allowed")
+        raise _refused(f"the zip file has {len(members):,} files, and at most {MAX_FILES:,} are allowed")
     if (total := sum(member.file_size for member in files)) > MAX_UNPACKED:
-        raise _refused(f"its files have {total >> 20:,} MiB, and at most {MAX_UNPACKED >> 20} MiB are allowed")
+        raise _refused(f"the files have {total >> 20:,} MiB, and at most {MAX_UNPACKED >> 20} MiB are allowed")
     for member in members:
         if (why := _problem(member)) is not None:
             raise _refused(f"{member.filename!r} {why}")
@@ -244,7 +246,7 @@ def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     for name in names:
         parts = name.split("/")
         if any("/".join(parts[:end]) in taken for end in range(1, len(parts))):
-            raise _refused(f"{name!r} is below a file")
+            raise _refused(f"{name!r} has the path of another file as its folder")
     return files
 
 
@@ -252,9 +254,9 @@ def _problem(member: zipfile.ZipInfo) -> str | None:
     name = member.filename
     parts = name.removesuffix("/").split("/")
     if name.startswith("/") or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
-        return "leads out of its folder"
+        return "has a path that leads out of the archive's folder"
     if not name.isprintable() or len(name) > MAX_PATH or any(len(part.encode()) > 255 for part in parts):
-        return "is too long or has characters that are not printable"
+        return "is a name that is too long or has characters that are not printable"
     if stat.S_IFMT(member.external_attr >> 16) not in _KINDS:
         return "is a link or a device"
     if member.flag_bits & 0x1:

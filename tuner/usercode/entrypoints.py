@@ -1,8 +1,8 @@
 """Check that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
 Helper processes do the checks (`tuner.usercode.import_check`). A helper forks a child for each check, so an import that hangs,
-prints or ends its process does no harm. If all helpers are busy, another helper is started, up to a limit. So a slow import
-delays only the callers that ask about the same entrypoint.
+prints or ends its process does no harm. If all helpers are busy, another helper is started, up to a limit. Below that limit, a
+slow import delays only the callers that ask about the same entrypoint.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ TIMEOUT_S = 60.0
 """The longest time that an import may take, in seconds."""
 
 HELPERS = 4
-"""The largest number of imports that run at the same time, each in its own helper."""
+"""The largest number of imports that run at the same time, each in its own helper process."""
 
 KEPT = 2
-"""The largest number of idle helpers that are kept. Each helper holds the big libraries in memory."""
+"""The largest number of idle helper processes that are kept. Each of them holds large libraries in memory."""
 
 WAITING = 32
-"""The largest number of callers that wait for a free helper or for an answer. Further callers get CheckerBusy."""
+"""The largest number of callers that wait for a helper process to answer or to become free. Others get CheckerBusy."""
 
 FORGET_S = (1.0, 60.0)
-"""The shortest and the longest time that a failure is remembered, in seconds.
+"""The shortest and the longest time for which a failed check is remembered, in seconds.
 
-Between these bounds, a failure is remembered for the time that the check took. It is forgotten earlier if a file of the module
+Between these bounds, a failure is remembered for as long as the check took. It is forgotten earlier if a file of the module
 changes.
 """
 
 KNOWN = 10_000
-"""The largest number of answers that are remembered."""
+"""The largest number of checked entrypoints whose results are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """An entrypoint that can be imported. `hash` is a hash of the user's files that its import loaded."""
+    """An entrypoint that can be imported. `hash` is a hash of those of the user's files that the import loaded."""
 
     name: str
     hash: str
@@ -67,7 +67,7 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Question:
-    """A running import. All callers that ask for the same import wait for its answer."""
+    """A check that is running. All callers that ask for the same check wait for its answer."""
 
     text: str
     module: str
@@ -81,7 +81,7 @@ class EntrypointChecker:
 
     timeout_s: the longest time that an import may take, in seconds.
     helpers: the largest number of imports that run at once.
-    waiting: the largest number of callers that wait in addition. Further callers get CheckerBusy.
+    waiting: the largest number of callers that wait besides those whose imports run. Further callers get CheckerBusy.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:
@@ -103,7 +103,7 @@ class EntrypointChecker:
     def check(
         self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> Entrypoint:
-        """Import the entrypoint in a helper process.
+        """Import the entrypoint in a helper process, and check that it can be called with a configuration.
 
         Args:
             entrypoint: "module:function".
@@ -111,7 +111,7 @@ class EntrypointChecker:
             environ: variables to add to the helper's environment.
 
         Raises:
-            EntrypointError: it cannot be imported or called. The message names the file and the line.
+            EntrypointError: the entrypoint cannot be imported or called. The message names the file and the line.
             CheckerBusy: too many callers are already waiting, or the checker is closed.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
@@ -119,7 +119,10 @@ class EntrypointChecker:
     def check_function(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
     ) -> Entrypoint:
-        """Check a function that a scheduler or a stopper calls, as `check` does. Errors point to `pointer`, a JSON pointer."""
+        """Check that a function that a scheduler or a stopper calls can be imported. Raise errors as `check` does.
+
+        pointer: the JSON pointer of the option in the spec that names the function, for the error.
+        """
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def pids(self) -> list[int]:
@@ -155,7 +158,7 @@ class EntrypointChecker:
         raise EntrypointError(answer.message, pointer)
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return the answer if it is known. Otherwise wait for the import, and start it unless it is running."""
+        """Return the answer to a question: a remembered one if it is still valid, else that of a running or new import."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
@@ -164,7 +167,7 @@ class EntrypointChecker:
             if self._closed:
                 raise CheckerBusy("the service is ending")
             if self._waiting >= self._limit:
-                raise CheckerBusy(f"{self._waiting} other requests are waiting for their entrypoints to be imported")
+                raise CheckerBusy(f"{self._waiting} other requests are already waiting for the import of an entrypoint")
             self._waiting += 1
             question = self._asked.get(text)
             mine = question is None
@@ -183,7 +186,7 @@ class EntrypointChecker:
         raise question.answer or CheckerBusy("the check was interrupted")
 
     def _answer(self, question: _Question) -> None:
-        """Ask a helper, and pass the answer to all callers that wait for it."""
+        """Get the answer to a question from a helper, and pass it to all callers that wait for the answer."""
         try:
             question.answer = self._ask(question)
         except CheckerBusy as error:
@@ -219,7 +222,7 @@ class EntrypointChecker:
         return Entrypoint(json.loads(question.text)["entrypoint"], answer["hash"], files)
 
     def _take(self) -> _Helper:
-        """Return a helper that no other caller uses. If none is ready, start one if the limit allows it, else wait."""
+        """Return a helper that no other caller uses. If none is idle, start one if the limit allows it, else wait."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._idle or len(self._busy) < self._helpers)
             if self._closed:
@@ -266,7 +269,7 @@ class _Helper:
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Return False while the helper is starting, or is loading libraries after its last answer; True for a dead helper."""
+        """Return False while the helper starts, or loads libraries after its last answer. Return True if it is dead."""
         if not self._ready:
             assert self._process.stdout is not None
             self._ready = bool(select.select([self._process.stdout], [], [], 0)[0])
@@ -300,7 +303,7 @@ class _Helper:
 
 
 def _holds(known: Entrypoint | _Failure) -> bool:
-    """Return whether this answer still holds: the user's files have not changed, and a failure has not expired."""
+    """Return whether an earlier answer is still valid: the user's files have not changed, and a failure has not expired."""
     if isinstance(known, Entrypoint):
         return all(stat(file[0]) == file for file in known.files)
     if time.monotonic() >= known.until:
@@ -309,7 +312,7 @@ def _holds(known: Entrypoint | _Failure) -> bool:
 
 
 def _module_files(module: str, sys_path: Sequence[str]) -> tuple[File | str, ...]:
-    """Return the present state of each file that can contain the module, without importing anything."""
+    """Return `stat` of each file that can contain the module, or the path if there is no such file. Import nothing."""
     parts = module.split(".")
     found: list[File | str] = []
     for folder in sys_path:

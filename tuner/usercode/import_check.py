@@ -1,7 +1,7 @@
 """The helper process of `tuner.usercode.entrypoints`, which imports an entrypoint in a forked child and reports errors.
 
-Each child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the well-known libraries that
-the child needed, so that the next child is quick. For example, torch takes seconds to load.
+Each child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the large libraries that the
+child needed, so that the next child is quick. For example, torch takes seconds to load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from tuner.names import did_you_mean
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
-"""The libraries that the helper itself loads after an entrypoint has needed them."""
+"""Large libraries, which the helper itself loads after an entrypoint has needed them."""
 
 MAX_FILES = 2_000
 
@@ -35,7 +35,7 @@ File = tuple[str, int, int]  # path, mtime in ns, size
 
 
 def stat(path: str) -> File | None:
-    """Return values that change with the file's content; None if there is no such file."""
+    """Return the file's path, modification time and size, which show whether it has changed; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -44,7 +44,7 @@ def stat(path: str) -> File | None:
 
 
 def main() -> None:
-    """Answer questions, one JSON object per line, until standard input ends. An empty line means "ready for a question"."""
+    """Answer questions, one JSON object per line, until standard input ends. Print an empty line when ready for a question."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of imports apart from the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then ends this process
@@ -84,17 +84,17 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if late:
-        return {"error": f"importing it takes longer than {timeout_s:g} s"}
+        return {"error": f"importing the entrypoint takes longer than {timeout_s:g} s"}
     if not text:
         code = os.waitstatus_to_exitcode(status)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        return {"error": f"importing it ends the process, {how}"}
+        return {"error": f"importing the entrypoint ends the process, {how}"}
     answer = json.loads(text)
     return dict(answer)
 
 
 def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
-    """Read a pipe to its end. Return (the text, whether it took too long)."""
+    """Read a pipe to its end. Return the text, and True if the end did not come within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     with os.fdopen(pipe, "rb", buffering=0) as source:
@@ -113,7 +113,8 @@ def examine(
 ) -> dict[str, Any]:
     """Import an entrypoint in this process and check that it is callable; if `trainable`, with a configuration.
 
-    Return {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if a check fails.
+    Return {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if the check fails. "files" are the user's files that
+    were loaded, "hash" is their hash, and "heavy" are the large libraries that were loaded.
     """
     os.environ.update(environ)
     module_name, _, qualname = entrypoint.partition(":")
@@ -150,7 +151,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the place of the error: the innermost line of the user's code in the traceback, or else of any code."""
+    """Return where the error was raised: the innermost line of the user's code in the traceback, or else of any code."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
@@ -172,7 +173,7 @@ def _heavy(before: set[str]) -> list[str]:
 
 
 def _files_of(error: BaseException) -> list[File]:
-    """Return the user's files that a failed import loaded, and those in its traceback."""
+    """Return the user's files that a failed import loaded, and the user's files in the traceback of the error."""
     names = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if isinstance(error, SyntaxError) and error.filename:
         names.add(error.filename)

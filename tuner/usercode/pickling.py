@@ -12,11 +12,11 @@ from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Pickle a value with cloudpickle, and handle two kinds of objects that cloudpickle cannot handle.
+    """Pickle a value with cloudpickle, except for two kinds of objects that cloudpickle does not handle.
 
-    References to objects in Ray's store are pickled with Ray. They are valid while the process that made them lives. With
-    cloudpickle alone, `ray.get` would wait forever in another process. A lazy module, such as `optuna.integration`, is not an
-    instance of the usual class. The process that unpickles it imports it again.
+    References to objects in Ray's object store are pickled with Ray, because `ray.get` would otherwise wait forever in the
+    other process. Such a reference is valid while the process that created it is alive. A lazy module, such as
+    `optuna.integration`, has a module class of its own; the process that unpickles it imports it again by name.
     """
     import cloudpickle
 
@@ -36,9 +36,9 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
 
 
 def culprits(function: Any) -> list[str]:
-    """Find the innermost objects that a function refers to and that cannot be pickled.
+    """Return descriptions of the innermost objects that a function refers to and that cannot be pickled.
 
-    Return a description of each, such as "the closure variable 'lock' (lock)".
+    An example is "the closure variable 'lock' (lock)".
     """
     while hasattr(function, "inner"):
         function = function.inner
@@ -48,9 +48,9 @@ def culprits(function: Any) -> list[str]:
 
 
 def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
-    """Find the innermost objects that cannot be pickled, and add them to `found`.
+    """Find the innermost objects within `value` that cannot be pickled, and add their descriptions to `found`.
 
-    Look in the variables of functions, the methods of classes, attributes and items.
+    Search the variables that functions refer to, the attributes of classes and objects, and the items of containers.
     """
     if id(value) in seen or len(seen) > 1000 or _picklable(value):
         return
@@ -75,7 +75,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             if parameter.default is not parameter.empty:
                 yield f"the default of {parameter.name!r}{of}", parameter.default
         if (bound := getattr(value, "__self__", None)) is not None:
-            yield "the object that it is a method of", bound
+            yield "the object to which the method belongs", bound
     elif isinstance(value, type):
         whole = of or f" of {value.__name__}"
         own = ((name, part) for name, part in vars(value).items() if name not in ("__dict__", "__weakref__"))

@@ -17,17 +17,19 @@ from tuner.store.records import CodeRecord
 from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
-"""Packages whose versions are stored with the code, since a function may need the same versions to be unpickled."""
+"""Packages whose versions are stored with a pickled function, which may need the same versions to be unpickled."""
 
 
 def by_value(
     function: Callable[..., Any] | None, *, space_blob: bytes | None = None, parts_blob: bytes | None = None
 ) -> CodeRecord:
-    """Return a record with the pickled function. `function` is None if workers import it by its entrypoint.
+    """Return the record that stores a training function by value, with the versions and paths that it needs.
+
+    `function` is None if workers import the training function by its entrypoint instead.
 
     Raises:
-        EntrypointError: the function cannot be called with a configuration, or cannot be pickled. In the second case the
-            message names the objects that prevent it.
+        EntrypointError: the function cannot be called with a configuration, or cannot be pickled. If it cannot be pickled,
+            the message names the objects that prevent it.
     """
     blob = None
     if function is not None:
@@ -63,12 +65,12 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """Pickle the function. If that fails, raise EntrypointError, which names the objects that cannot be pickled."""
+    """Return the pickled function. If it cannot be pickled, raise EntrypointError, which names the objects that prevent it."""
     try:
         return dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
-        because = ", ".join(culprits(function)) or "an object that it refers to"
+        because = ", ".join(culprits(function)) or "an object that the function refers to"
         raise EntrypointError(
             f"{name} cannot be sent to other processes because of {because}: {type(error).__name__}: {error}",
             "/trainable",
@@ -76,7 +78,7 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
 
 
 def _own_path() -> list[str]:
-    """Return `sys.path` without the folders of this Python's libraries, which every process has."""
+    """Return `sys.path` without the folders of this Python's libraries, which workers have in their own `sys.path`."""
     paths = sysconfig.get_paths()
     libraries = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     entries = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]

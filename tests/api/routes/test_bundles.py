@@ -78,7 +78,7 @@ async def test_what_is_no_bundle_is_refused(
     content = bundle(tmp_path, a="")
     other = hashlib.sha256(b"other").hexdigest()
     for answer, status, words in (
-        (await put(client, content, other), 422, "the path names another one"),
+        (await put(client, content, other), 422, "the path names another hash"),
         (await put(client, content, "ABC"), 422, "64 hex digits"),
         (await put(client, b"no zip"), 422, "not a zip file"),
         (await put(client, content, **{"Content-Type": "application/json"}), 415, "application/zip"),

@@ -355,18 +355,19 @@ async def test_curves_that_the_client_has_are_not_even_read(
     assert other.status_code == 200
 
 
-@pytest.mark.parametrize("x", ["step", "time", "user_step"])
+@pytest.mark.parametrize("x", ["step", "time", "user_step", "trial_time", "metric"])
 async def test_curves_as_columns_are_those_of_the_json(client: httpx.AsyncClient, sqlite_store: Store, x: str) -> None:
     made, epoch, trials = begin(sqlite_store, 3)
     values = [0.25, math.nan, 0.5, math.inf, 0.125]
+    over = {"x": x, **({"x_metric": "epoch"} if x == "metric" else {})}
     log = [
-        (8 + number, dataclasses.replace(a_report(trial, n + 1, accuracy=value + trial), step=10 * n))
+        (8 + number, dataclasses.replace(a_report(trial, n + 1, accuracy=value + trial, epoch=n / 2), step=10 * n))
         for number, (trial, (n, value)) in enumerate(product((0, 2), enumerate(values)))
     ]
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
     url = f"{API}/{made.public_id}/curves"
-    plain = await client.get(url, params={"x": x})
-    columns = await client.get(url, params={"x": x}, headers={"Accept": "application/vnd.tuner.curves"})
+    plain = await client.get(url, params=over)
+    columns = await client.get(url, params=over, headers={"Accept": "application/vnd.tuner.curves"})
     assert columns.headers["content-type"] == "application/vnd.tuner.curves"
     assert "Accept" in columns.headers["vary"]
     assert columns.headers["etag"] != plain.headers["etag"]

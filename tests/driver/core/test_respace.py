@@ -118,7 +118,7 @@ def test_the_note_says_how_many_trials_lie_in_the_new_space() -> None:
     inside = [0.5 <= trial.params["x"] <= 0.75 for trial in bench.core.trials]
     respaced(bench, NARROW)
     notes = [entry.reason for _, entry in bench.log if isinstance(entry, d.Note)]
-    assert notes == [f"a user changed the space; {sum(inside)} of 2 trials so far lie in it"]
+    assert notes == [f"a user changed the space; {sum(inside)} of 2 trials so far lie in the new space"]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_an_exploit_that_waited_for_a_checkpoint_goes_on_unchanged() -> None:
     trial = bench.core.trials[waiting]
     assert (trial.params, trial.space_revision) == (before, 0)
     assert trial.state is not TrialState.PAUSED
-    assert "the search space was changed while it waited" in trial.reason
+    assert "the search space was changed while the trial waited" in trial.reason
     check_folds(bench, range(1, len(bench.log)))
 
 

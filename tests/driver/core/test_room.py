@@ -36,7 +36,7 @@ def test_it_is_paused_at_its_next_report_and_goes_on_from_its_checkpoint() -> No
     assert (verdict.action, verdict.save_checkpoint) == ("pause", True)
     pause, resume = [entry for _, entry in bench.log if isinstance(entry, d.Pause | d.Resume)]
     assert pause.reason == f"paused at iteration 2 {WHY}"
-    assert resume.reason == f"continues when it is its turn again; paused at iteration 2 {WHY}"
+    assert resume.reason == f"continues when there is room again; paused at iteration 2 {WHY}"
     assert launches(bench.ended(0)) == [(0, 2)], "its next segment waits for its turn"
     assert bench.core.trials[0].segments[-1].start_iteration == 2
     assert bench.core.trials[0].system_failures == 0

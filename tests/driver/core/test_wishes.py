@@ -101,7 +101,7 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     assert launches(bench.command("continue")) == [(1, 1)]
     again = bench.core.trials[1]
     assert (again.params, again.segments[0].start_iteration) == (bench.core.trials[0].params, 1)
-    assert "trial 0 again, from iteration 1" in again.reason
+    assert "retry of trial 0 from iteration 1" in again.reason
     assert not launches(bench.command("retry", trial=1))  # it has not failed
 
 

@@ -38,12 +38,14 @@ def test_experiments_of_the_service_are_driven_and_those_of_scripts_offered_once
     create(sqlite_store, "study")
     create(sqlite_store, "python", age=1.0)
     found = candidates.find(NOW, busy=[], outage=False, adopt=False)
-    assert [(one.record.id, one.why) for one in found.to_drive] == [(posted.id, "it was created over the API")]
+    assert [(one.record.id, one.why) for one in found.to_drive] == [
+        (posted.id, "the experiment was created over the API")
+    ]
     assert [record.id for record in found.to_offer] == [left.id]
     again = candidates.find(NOW, busy=[posted.id], outage=False, adopt=False)
     assert (again.to_drive, again.to_offer) == ([], [])
     sqlite_store.commands.add(left.id, "cancel", reason="by a user")
-    assert to_drive(candidates, busy=posted.id) == {left.id: "a user has cancelled it"}
+    assert to_drive(candidates, busy=posted.id) == {left.id: "a user has cancelled the experiment"}
 
 
 def test_an_import_that_is_being_written_is_left_alone(candidates: Candidates, sqlite_store: Store) -> None:
@@ -59,7 +61,7 @@ def test_a_service_that_adopts_drives_what_scripts_left_behind(candidates: Candi
     left = create(sqlite_store, "python")
     create(sqlite_store, "study")
     create(sqlite_store, "python", age=1.0)
-    why = "its script has ended, and this service adopts such experiments (adopt)"
+    why = "the script has ended, and this service adopts such experiments (adopt)"
     assert to_drive(candidates, adopt=True) == {left.id: why}
 
 

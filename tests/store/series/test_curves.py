@@ -214,6 +214,47 @@ def test_a_part_is_read_more_finely(store: Store) -> None:
     assert store.metrics.curves(run.made.id, "accuracy", x="time", low=-20, high=-10).curves == ()
 
 
+def test_time_of_the_trial_stands_still_between_its_segments(store: Store) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": 0.1, "loss": 1.0}, {"accuracy": 0.2}], ends=True)  # 1.0 s
+    run.report(1, [{"accuracy": 0.5}] * 20)
+    run.go_on(0, 1)
+    run.report(0, [{"accuracy": 0.3, "loss": 0.5}])
+    for trials in (None, [0]):
+        curve = store.metrics.curves(run.made.id, "accuracy", x="trial_time", trials=trials).curves[0]
+        assert [(part.x, part.last_iteration) for part in curve.segments] == [([0.5, 1.0], 2), ([1.5], 2)]
+        # The clock is that of the trial: the loss, which the last report of the first segment lacks, has the same one.
+        curve = store.metrics.curves(run.made.id, "loss", x="trial_time", trials=trials).curves[0]
+        assert [(part.x, part.last_iteration) for part in curve.segments] == [([0.5], 1), ([1.5], 2)]
+    part = store.metrics.curves(run.made.id, "accuracy", x="trial_time", low=1.4, high=1.6).curves
+    assert [(curve.trial, [list(segment.x) for segment in curve.segments]) for curve in part] == [
+        (0, [[1.5]]),
+        (1, [[1.5]]),
+    ]
+
+
+def test_a_part_over_another_metric_is_read_more_finely(store: Store) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": (n * 7919) % 1000, "epoch": n / 8} for n in range(4000)])
+    run.report(
+        1, [{"accuracy": 0.5}, {"epoch": 3.0}, {"accuracy": 0.7, "epoch": math.nan}, {"accuracy": 1, "epoch": 2}]
+    )
+    over = {"x": "metric", "x_metric": "epoch", "points": 100}
+    whole = store.metrics.curves(run.made.id, "accuracy", **over)  # type: ignore[arg-type]
+    steps = store.metrics.curves(run.made.id, "accuracy", points=100)
+    [long, short] = [curve.segments[0] for curve in whole.curves]
+    assert list(long.x) == [(step - 1) / 8 for step in steps.curves[0].segments[0].x]
+    assert (list(short.x), list(short.y), short.last_iteration) == ([2.0], [1.0], 4)
+    part = store.metrics.curves(run.made.id, "accuracy", low=125.0, high=127.0, **over)  # type: ignore[arg-type]
+    [curve] = part.curves
+    xs = list(curve.segments[0].x)
+    assert (part.width, len(curve.segments), curve.trial) == (1, 1, 0)
+    assert xs == [min(xs) + n / 8 for n in range(len(xs))]  # every report
+    assert 114 < min(xs) <= 125 < 127 <= max(xs) < 138
+    assert store.metrics.curves(run.made.id, "accuracy", low=9000, high=9001, **over).curves == ()  # type: ignore[arg-type]
+    assert store.metrics.curves(run.made.id, "accuracy", x="metric", x_metric="nothing").curves == ()
+
+
 def test_only_some_trials(store: Store) -> None:
     run = Run(store)
     for trial in (0, 1):

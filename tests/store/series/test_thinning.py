@@ -168,7 +168,7 @@ def test_what_needs_every_point_refuses_in_words(store: Store) -> None:
     whole = Result.load(store, record.public_id)
     store.metrics.thin(DAY, LATER)
     record = store.experiments.get(record.public_id)
-    why = r"most points of its curves were deleted on 2023-11-16, because .* TUNER_POINT_DAYS allows; .* needs all"
+    why = r"most points of the experiment's curves were deleted on 2023-11-16, because .* TUNER_POINT_DAYS allows; .* needs all"
     with pytest.raises(Conflict, match=why):
         list(store.drivers.load(record.id))
     with pytest.raises(Conflict, match=f"cannot be continued: {why}"):

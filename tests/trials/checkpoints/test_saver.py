@@ -219,7 +219,7 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_committed(tmp_path: Pat
     pair = Pair(tmp_path)
     pair.zero.patience_s = 0.1
     pair.zero.take(fill("shard0"), 1, 1)
-    with pytest.raises(CheckpointError, match="rank 1 has not reached report 1 within 0.1 s"):
+    with pytest.raises(CheckpointError, match="rank 1 did not reach report 1 within 0.1 s"):
         pair.zero.drain()
     assert pair.committed == []
     pair.close()

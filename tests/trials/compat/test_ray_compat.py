@@ -296,7 +296,7 @@ def test_data_sets_need_a_name_when_there_are_several() -> None:
         ({0: ("left", 1.0), 1: ("right", 1.0)}, r"hold 2 of the cluster's 2: lower"),
         (
             {0: ("left", 0.5), 1: ("right", 0.5)},
-            r"hold 1 of the cluster's 2, and the 1 that are left are not a whole one on any node",
+            r"hold 1 of the cluster's 2, and no node has a whole CPU left",
         ),
     ],
     ids=["room", "full", "halves of two nodes"],

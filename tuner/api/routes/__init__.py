@@ -1,1 +1,1 @@
-"""The routes, a module for each kind of thing."""
+"""The routes of the API, with one module for each kind of object."""

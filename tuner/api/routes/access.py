@@ -26,71 +26,87 @@ REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "the token is wrong, expired or revoked"}
 }
 TOO_OFTEN: dict[int | str, dict[str, Any]] = {
-    429: {"model": Problem, "description": "too many failed attempts; Retry-After says when to try again"}
+    429: {"model": Problem, "description": "too many failed attempts to sign in; Retry-After says when to try again"}
 }
 FORBIDDEN: dict[int | str, dict[str, Any]] = {
-    403: {"model": Problem, "description": "the token's role does not allow it"}
+    403: {"model": Problem, "description": "the token's role does not allow this request"}
 }
 
 
 class Session(Model):
-    """Information on the caller."""
+    """Information on the caller: their name, their role, and whether the service requires a token of them."""
 
     required: Annotated[bool, Field(description="true if the service requires a token")]
     name: Annotated[
-        str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
+        str | None,
+        Field(
+            description="the caller's name, or that of their token; local if no token is needed; null if not signed in"
+        ),
     ]
     role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
-    expires_at: Annotated[str | None, Field(description="when the token or the session expires; null: never")]
-    project: Annotated[str | None, Field(description="the only project that the caller may see; null: all")]
+    expires_at: Annotated[str | None, Field(description="when the caller's token or session expires; null: never")]
+    project: Annotated[str | None, Field(description="the only project that the caller may see; null: all projects")]
     sign_in_url: Annotated[
-        str | None, Field(description="URL to sign in with the organization's provider; null if there is none")
+        str | None,
+        Field(
+            description="the URL at which to sign in with the OpenID Connect provider; null: the service has no provider"
+        ),
     ]
 
 
 class SignIn(Model):
-    """The body of a sign-in."""
+    """The body of a request to sign in."""
 
     token: Annotated[
-        str, Field(min_length=1, max_length=1000, description="tnr_..., as `tuner token create` printed it")
+        str,
+        Field(min_length=1, max_length=1000, description="the token, tnr_..., as `tuner token create` has printed it"),
     ]
 
 
 class NewToken(Model):
-    """The body that creates a token."""
+    """The body of a request to create a token."""
 
     name: Annotated[
-        str, Field(description="the person or program that will use it; the audit trail shows it", max_length=100)
+        str,
+        Field(
+            description="the person or program that will use the token; the audit trail shows this name", max_length=100
+        ),
     ]
-    role: Annotated[RoleName, Field(description="what it allows")]
+    role: Annotated[RoleName, Field(description="what the token allows")]
     project: Annotated[
         str | None,
         Field(
             pattern=PROJECT,
             description=(
-                "the only project that it may see; null: all, or the caller's project if the caller is limited to one"
+                "the only project that the token gives access to; null: the project that the caller is limited to, or all "
+                "projects if the caller is not limited"
             ),
         ),
     ] = None
     expires_days: Annotated[
         float | None,
-        Field(gt=0, le=36500, description="days until it expires; null: it never expires"),
+        Field(gt=0, le=36500, description="days until the token expires; null: it never expires"),
     ] = None
 
 
 class Token(Model):
-    """A token without its secret."""
+    """A token. Its secret is shown only when it is created."""
 
     id: Annotated[str, Field(description="tok_...")]
-    name: Annotated[str, Field(description="the person or program that uses it")]
-    role: Annotated[RoleName, Field(description="what it allows")]
-    project: Annotated[str | None, Field(description="the only project that it sees; null: all")]
-    created_at: Annotated[str, Field(description="when it was created")]
-    expires_at: Annotated[str | None, Field(description="when it expires; null: never")]
-    revoked_at: Annotated[str | None, Field(description="when it was revoked; null: it was not")]
-    used_at: Annotated[str | None, Field(description="its latest use, to the minute")]
+    name: Annotated[str, Field(description="the person or program that uses the token")]
+    role: Annotated[RoleName, Field(description="what the token allows")]
+    project: Annotated[
+        str | None, Field(description="the only project that the token gives access to; null: all projects")
+    ]
+    created_at: Annotated[str, Field(description="when the token was created")]
+    expires_at: Annotated[str | None, Field(description="when the token expires; null: never")]
+    revoked_at: Annotated[str | None, Field(description="when the token was revoked; null: it has not been revoked")]
+    used_at: Annotated[
+        str | None, Field(description="when the token was last used, to the minute; null: it has not been used")
+    ]
     secret: Annotated[
-        str | None, Field(description="the secret; only the response that creates the token contains it")
+        str | None,
+        Field(description="the secret; contained only in the response to the request that creates the token"),
     ] = None
 
     @classmethod
@@ -116,15 +132,19 @@ class TokenList(Model):
 
 
 class AuditEntry(Model):
-    """A request that changed something, or tried to."""
+    """An entry of the audit trail: a request that changed something, or that was meant to."""
 
-    id: Annotated[int, Field(description="its number; later entries have larger numbers")]
+    id: Annotated[int, Field(description="the number of the entry; later entries have larger numbers")]
     time: Annotated[str, Field(description="when the request was answered")]
-    actor: Annotated[str, Field(description="the token's name; local if the service requires no token")]
-    token_id: Annotated[str | None, Field(description="tok_..., if the request had a valid token")]
+    actor: Annotated[
+        str, Field(description="the caller's name, or that of their token; local if the service requires no token")
+    ]
+    token_id: Annotated[
+        str | None, Field(description="the id of the caller's token, tok_...; null: the caller has no token")
+    ]
     method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
     path: Annotated[str, Field(description="the path that was requested")]
-    status: Annotated[int, Field(description="HTTP status of the response; 401 and 403: the request was refused")]
+    status: Annotated[int, Field(description="the HTTP status of the response; 401 and 403: the request was refused")]
     address: Annotated[str, Field(description="the IP address of the caller")]
 
     @classmethod
@@ -150,7 +170,10 @@ class AuditPage(Model):
 
 
 @router.get(
-    "/session", response_model=Session, responses=BAD, summary="Get who the caller is, and whether a token is needed"
+    "/session",
+    response_model=Session,
+    responses=BAD,
+    summary="Get the name and the role of the caller, and whether a token is needed",
 )
 async def session(here: Here, request: Request) -> Response:
     return answer(_session(here, request, request.scope["state"].get("identity")))
@@ -181,7 +204,10 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
 
 
 def set_session(response: Response, request: Request, secret: str, lasts_s: float) -> None:
-    """Set the session's cookie in the browser, for this service's path only, and for HTTPS only if this request used it."""
+    """Set the session's cookie in the browser, for the path of this service only.
+
+    If the request came over HTTPS, the browser sends the cookie only over HTTPS.
+    """
     response.set_cookie(
         cookie_name(request.scope),
         secret,
@@ -249,7 +275,7 @@ async def revoke_token(here: Here, token_id: Annotated[str, Path(description="to
 def audit(
     here: Here,
     page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
-    page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the page before")] = None,
+    page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
     found = here.store.access.trail(limit=page_size, before=page_token)
     more = str(found[-1][0]) if len(found) == page_size else None

@@ -1,6 +1,7 @@
-"""/experiments/.../assignments: the trials of experiments with the executor "agents", for programs on other machines.
+"""/experiments/.../assignments: lend trials to agents, which are programs on other machines.
 
-Experiments are read from the database. Other requests go to the driver host, which lends segments (`tuner.driver.hosts.agents`).
+This is for experiments with the executor "agents". The routes find the experiment in the database, and pass the request on to
+the driver host, which lends the trials (`tuner.driver.hosts.agents`).
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["agents"])
 
 ANSWER_S = 30.0
-"""Seconds that the driver may take to commit an agent's message. After that, the agent sends the message again."""
+"""Seconds that the driver may take to commit an agent's message. After that the response is a 503, and the agent tries again."""
 LOOK_S = 0.25
-"""Seconds after which a waiting request checks again that the service is not shutting down."""
+"""Seconds between two checks of a waiting request that the service is not shutting down."""
 
 ExperimentName = Annotated[
-    str, Path(description="exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
+    str, Path(description="the experiment: exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
 ]
-Lease = Annotated[str, Path(description="`lease` of the assignment", examples=["0-1-0123456789abcdef"])]
+Lease = Annotated[str, Path(description="the `lease` of the assignment", examples=["0-1-0123456789abcdef"])]
 GONE: dict[int | str, dict[str, Any]] = {
     410: {
         "model": Problem,
-        "description": "the experiment or the lease has ended; if the experiment has ended, there is nothing more to do",
+        "description": "the lease has ended, or the experiment has ended, so that there is nothing more for agents to do",
     }
 }
 USUAL: dict[int | str, dict[str, Any]] = {**NOT_FOUND, **CONFLICT, **GONE, **BAD, **SILENT}
@@ -47,11 +48,11 @@ RequiredBody = Annotated[Any, Depends(json_body)]
     "/experiments/{experiment}/assignments",
     status_code=201,
     response_model=schemas.Assignment,
-    responses={204: {"description": "there is nothing to do at the moment: ask again"}, **USUAL},
-    summary="Ask for a trial.",
+    responses={204: {"description": "no trial is available at the moment: ask again"}, **USUAL},
+    summary="Ask for a trial to run.",
 )
 async def ask(here: Here, request: Request, experiment: ExperimentName, data: OptionalBody) -> Response:
-    """Wait for a trial for up to `wait_s` seconds."""
+    """Return an assignment, or a 204 if no trial becomes available within `wait_s` seconds."""
     given = checked(schemas.AssignmentRequest, {} if data is None else data)
     record = await asyncio.to_thread(_open, here.store, experiment)
     asked = given.model_dump()
@@ -61,7 +62,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     if assignment is None:
         await asyncio.to_thread(_open, here.store, experiment)
         return Response(status_code=204, headers={"Retry-After": "1"})
-    if given.request is None and await request.is_disconnected():  # the agent would not know that it has the trial
+    if given.request is None and await request.is_disconnected():  # the agent is gone, so nobody would run the trial
         await _ask(here, "release", record.public_id, {"lease": assignment["lease"]}, ANSWER_S)
     return _json(schemas.Assignment.of(assignment), 201)
 
@@ -73,7 +74,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
-    """Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then."""
+    """Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time."""
     given = checked(schemas.AgentReport, data).model_dump()
     earlier = [{**one, "waits": False} for one in given.pop("earlier")]
     found = await _about(here, "report", experiment, lease, {"reports": [*earlier, given]})
@@ -84,7 +85,7 @@ async def report(here: Here, experiment: ExperimentName, lease: Lease, data: Req
     "/experiments/{experiment}/assignments/{lease}/checkpoints",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Add a checkpoint to a report that was sent before.",
+    summary="Add a checkpoint to a report that has been sent already.",
 )
 async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     given = checked(schemas.LateCheckpoint, data).model_dump()
@@ -96,7 +97,7 @@ async def checkpoint(here: Here, experiment: ExperimentName, lease: Lease, data:
     "/experiments/{experiment}/assignments/{lease}/heartbeat",
     response_model=schemas.Heartbeat,
     responses=USUAL,
-    summary="Renew a lease, and get the action that the trial should take.",
+    summary="Renew a lease, and learn whether the trial should pause or stop.",
 )
 async def heartbeat(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.Heartbeat.of(await _about(here, "heartbeat", experiment, lease, {})))
@@ -120,7 +121,7 @@ async def log(here: Here, experiment: ExperimentName, lease: Lease, data: Requir
     "/experiments/{experiment}/assignments/{lease}/complete",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Complete the trial: its training has ended.",
+    summary="Say that the training has ended, so that the trial is complete.",
 )
 async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: OptionalBody) -> Response:
     said = checked(schemas.Completion, {} if data is None else data).model_dump()
@@ -131,7 +132,7 @@ async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: O
     "/experiments/{experiment}/assignments/{lease}/fail",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Say that the training has failed.",
+    summary="Say that the training has failed, and why.",
 )
 async def fail(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     said = checked(schemas.AgentFailure, data).model_dump()
@@ -142,18 +143,18 @@ async def fail(here: Here, experiment: ExperimentName, lease: Lease, data: Requi
     "/experiments/{experiment}/assignments/{lease}/release",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Give a trial back. It continues elsewhere from its newest checkpoint.",
+    summary="Give a trial back. Another agent continues it from its newest checkpoint.",
 )
 async def release(here: Here, experiment: ExperimentName, lease: Lease) -> Response:
     return _json(schemas.LeaseState.of(await _about(here, "release", experiment, lease, {})))
 
 
 def _found(store: Store, name: str) -> ExperimentRecord:
-    """Return the experiment with this id or name. If several have the name, return the one that has not ended.
+    """Return the experiment with this id or name. If several have this name, return the only one that has not ended.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: several experiments with the name could be meant.
+        Conflict: the name does not say which of several experiments is meant.
     """
     called = plain_text(name)
     try:
@@ -164,7 +165,12 @@ def _found(store: Store, name: str) -> ExperimentRecord:
 
 
 def _open(store: Store, name: str) -> ExperimentRecord:
-    """Return an experiment whose trials agents run. Raise Gone if it has ended."""
+    """Return the experiment with this id or name.
+
+    Raises:
+        Conflict: agents do not run the trials of this experiment.
+        Gone: the experiment has ended.
+    """
     record = _found(store, name)
     if record.spec.executor != "agents":
         raise Conflict(
@@ -176,7 +182,7 @@ def _open(store: Store, name: str) -> ExperimentRecord:
 
 
 async def _about(here: Context, question: str, name: str, lease: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Ask the driver about a lease."""
+    """Pass a request about a lease on to the driver host, and return the host's answer."""
     record = await asyncio.to_thread(_found, here.store, name)
     return await _ask(here, question, record.public_id, {**said, "lease": plain_text(lease)}, ANSWER_S)
 
@@ -184,7 +190,11 @@ async def _about(here: Context, question: str, name: str, lease: str, said: Mapp
 async def _ask(
     here: Context, question: str, experiment: str, said: Mapping[str, Any], patience_s: float
 ) -> Mapping[str, Any]:
-    """Ask the driver. Raise DriverSilent if it does not answer in time, or if the service ends meanwhile."""
+    """Pass a request on to the driver host, and return the host's answer.
+
+    Raises:
+        DriverSilent: the host does not answer in time, or the service shuts down meanwhile.
+    """
     asked = asyncio.wrap_future(here.agents(question, experiment, said))
     end = asyncio.get_running_loop().time() + patience_s
     while not (await asyncio.wait({asked}, timeout=LOOK_S))[0]:

@@ -19,7 +19,7 @@ from tuner.experiment.bundles import SHA256
 router = APIRouter(tags=["bundles"])
 
 IN_MEMORY = 4 << 20
-"""Uploads larger than this are written to a temporary file while they arrive."""
+"""Uploads larger than this many bytes are kept in a temporary file, and not in memory."""
 
 Sha256 = Annotated[str, Path(description="SHA-256 of the zip file, in hex digits", examples=["3a7bd3e2" + "0" * 56])]
 ZIP = {
@@ -47,7 +47,7 @@ def get(here: Here, sha256: Sha256) -> Response:
     response_model=schemas.Bundle,
     responses=BAD,
     openapi_extra=ZIP,
-    summary="Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat.",
+    summary="Upload a zip file with Python code. A spec can then name it as its bundle. Safe to repeat.",
 )
 async def put(here: Here, request: Request, sha256: Sha256) -> Response:
     name, content = _name(sha256), hashlib.sha256()
@@ -57,7 +57,7 @@ async def put(here: Here, request: Request, sha256: Sha256) -> Response:
             await asyncio.to_thread(file.write, part)
         if content.hexdigest() != name:
             raise SpecError(
-                f"the SHA-256 of the body is {content.hexdigest()}, but the path names another one", "/sha256"
+                f"the SHA-256 of the body is {content.hexdigest()}, but the path names another hash", "/sha256"
             )
         file.seek(0)
         return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))

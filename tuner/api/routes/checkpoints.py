@@ -50,7 +50,7 @@ def download(here: Here, checkpoint_id: CheckpointId) -> Response:
     "/checkpoints/{checkpoint_id}/pin",
     response_model=schemas.CheckpointItem,
     responses={**NOT_FOUND, **CONFLICT},
-    summary="Pin a checkpoint, so that the experiment's policy does not delete it.",
+    summary="Pin a checkpoint, so that the experiment's checkpoint policy does not delete it.",
 )
 def pin(here: Here, checkpoint_id: CheckpointId) -> Response:
     return _pinned(here, checkpoint_id, True)
@@ -60,7 +60,7 @@ def pin(here: Here, checkpoint_id: CheckpointId) -> Response:
     "/checkpoints/{checkpoint_id}/unpin",
     response_model=schemas.CheckpointItem,
     responses=NOT_FOUND,
-    summary="Unpin a checkpoint, so that the experiment's policy applies again.",
+    summary="Unpin a checkpoint, so that the experiment's checkpoint policy may delete it again.",
 )
 def unpin(here: Here, checkpoint_id: CheckpointId) -> Response:
     return _pinned(here, checkpoint_id, False)

@@ -16,10 +16,10 @@ router = APIRouter(tags=["cluster"])
     "/cluster",
     response_model=schemas.Cluster,
     responses={**SILENT, **BAD},
-    summary="Get the nodes of the cluster, the worker groups on them, and those that wait for resources.",
+    summary="Get the nodes of the cluster, the worker groups on them, and the worker groups that wait for resources.",
 )
 def cluster(here: Here) -> Response:
-    """Ask the driver host. Experiments that scripts drive themselves are not listed."""
+    """Return the state of the cluster, as the driver host sees it. It does not know the experiments that scripts drive."""
     found = here.cluster()
     trials = [item["trial_id"] for part in ("groups", "waiting") for item in found[part]]
     return answer(schemas.Cluster.of(found, here.store.trials.numbers(trials)))

@@ -1,4 +1,4 @@
-"""/experiments: create, find, follow."""
+"""/experiments: create, find, change and follow experiments, and evaluate their results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     STALE,
+    AcrossQuery,
     ExperimentId,
     IfMatch,
     PageSize,
     PageToken,
+    XMetric,
     answer,
     checked,
     etag,
@@ -49,12 +51,14 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
-"""The most reports of an experiment that may be replayed. A replay of this many takes about ten seconds."""
+"""Experiments with more reports than this are not replayed. A replay of this many reports takes about ten seconds."""
 
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        max_length=200, description="a repeated request with the same key creates nothing and gets the first response"
+        max_length=200,
+        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and the "
+        "response is that of the first request",
     ),
 ]
 
@@ -84,15 +88,21 @@ async def create(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
     responses={**BAD, **BUSY},
-    summary="Check a spec and return what would be done. Nothing is created.",
+    summary="Check a spec, and return what its experiment would do. Nothing is created.",
 )
 async def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
-    configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
+    configurations: Annotated[
+        int, Query(ge=0, le=100, description="how many of the first configurations to return")
+    ] = 5,
     seconds_per_iteration: Annotated[
         float | None,
-        Query(gt=0, allow_inf_nan=False, description="how long one unit of time_attr takes, to estimate GPU hours"),
+        Query(
+            gt=0,
+            allow_inf_nan=False,
+            description="seconds that one unit of time_attr takes; needed to estimate the GPU hours",
+        ),
     ] = None,
 ) -> Response:
     def dry_run() -> Response:
@@ -115,13 +125,13 @@ def list_experiments(
         list[str] | None,
         Query(
             max_length=20,
-            description="only experiments with this tag, written as key or key=value; repeat it to require several tags",
+            description="only experiments with this tag, written as key or key=value; if repeated, with all of these tags",
             examples=[["team=vision"]],
         ),
     ] = None,
     archived: Annotated[
         Literal["no", "yes", "all"],
-        Query(description="no: leave out archived experiments; yes: only archived ones; all: both"),
+        Query(description="no: only experiments that are not archived; yes: only archived ones; all: both"),
     ] = "no",
     project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
     page_size: PageSize = 50,
@@ -152,7 +162,7 @@ def get(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
-    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running.",
+    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs.",
 )
 def change(
     here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
@@ -194,7 +204,7 @@ async def delete(
     status_code=201,
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **BAD, **CONFLICT, **BUSY},
-    summary="Create an experiment from the spec of this one, with changes.",
+    summary="Create an experiment from the spec of an existing one, with changes.",
 )
 async def fork(
     here: Here,
@@ -224,7 +234,7 @@ async def fork(
     "/experiments/{experiment_id}/archive",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT},
-    summary="Hide an experiment that has ended from lists. No data are deleted.",
+    summary="Archive an experiment that has ended: lists leave it out, but no data are deleted.",
 )
 def archive(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), True))
@@ -234,7 +244,7 @@ def archive(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}/unarchive",
     response_model=schemas.Experiment,
     responses=NOT_FOUND,
-    summary="Show an archived experiment in lists again.",
+    summary="Unarchive an experiment, so that lists show it again.",
 )
 def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), False))
@@ -245,7 +255,7 @@ def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
     status_code=202,
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT, **BAD},
-    summary="Enqueue trials with these configurations. They start next, and do not count towards num_samples.",
+    summary="Add trials with given configurations. They start before all others, and do not count towards num_samples.",
 )
 def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
     given = checked(schemas.Enqueue, data)
@@ -272,7 +282,7 @@ def best(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}/pareto",
     response_model=schemas.Pareto,
     responses=NOT_FOUND,
-    summary="Get the trials of the Pareto front.",
+    summary="Get the trials on the Pareto front of the objectives.",
 )
 def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
@@ -315,7 +325,7 @@ def list_checkpoints(
     "/experiments/{experiment_id}/trials",
     response_model=schemas.TrialPage,
     responses={**NOT_FOUND, **BAD},
-    summary="List trials, sorted and filtered by any column, without segments.",
+    summary="List the trials of an experiment, sorted and filtered by any column, without their segments.",
 )
 def list_trials(
     here: Here,
@@ -326,8 +336,9 @@ def list_trials(
         Query(
             max_length=1000,
             description=(
-                "a column: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before "
-                "it sorts in descending order; trials without a value come last, equal ones are sorted by number"
+                "the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the "
+                "column sorts in descending order; trials without a value come last, and trials with equal values are sorted by "
+                "number"
             ),
         ),
     ] = "number",
@@ -336,8 +347,9 @@ def list_trials(
         Query(
             max_length=20,
             description=(
-                "a condition: a column, an operator, a value; the operators are = != < <= > >= ~ (contains this "
-                "text) ?= (is in this JSON list; null stands for no value); if repeated, all conditions must hold"
+                "a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= "
+                "~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the "
+                "parameter is repeated, all conditions must hold"
             ),
             examples=[["best_value>=0.9", "params.optimizer=adam"]],
         ),
@@ -363,13 +375,13 @@ def list_trials(
     "/experiments/{experiment_id}/trials/sample",
     response_model=schemas.TrialSample,
     responses={**NOT_FOUND, **BAD},
-    summary="Get a sample of the trials for a chart: the best trials, and trials spread evenly over the lower ranks.",
+    summary="Get a sample of the trials for a chart: the best trials, and an even selection of the others.",
 )
 def sample(
     here: Here,
     experiment_id: ExperimentId,
     size: Annotated[
-        int, Query(ge=1, le=10_000, description="largest number of trials to return; half of them are the best trials")
+        int, Query(ge=1, le=10_000, description="the most trials to return; half of them are the best ones")
     ] = 1000,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -395,7 +407,7 @@ def sample(
         **NOT_FOUND,
         **BAD,
     },
-    summary="Get the curves of a metric, reduced to the resolution of a screen. Spikes are kept.",
+    summary="Get the curve of a metric for each trial, reduced to the resolution of a screen without losing spikes.",
 )
 def curves(
     here: Here,
@@ -404,28 +416,24 @@ def curves(
     metric: Annotated[
         str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
     ] = None,
-    x: Annotated[
-        Literal["step", "user_step", "time"],
-        Query(
-            description=(
-                "step: the training_iteration; user_step: the step that the training code passed (reports "
-                "without a step are left out); time: seconds since the experiment's start"
-            )
-        ),
-    ] = "step",
+    x: AcrossQuery = "step",
+    x_metric: XMetric = None,
     points: Annotated[
         int | None,
-        Query(
-            ge=4, le=100_000, description="approximate number of points of a curve over the whole range; default: 1000"
-        ),
+        Query(ge=4, le=100_000, description="approximate number of points of the longest curve; default: 1000"),
     ] = None,
-    low: Annotated[float | None, Query(alias="from", description="start of the range on the axis x")] = None,
-    high: Annotated[float | None, Query(alias="to", description="end of the range on the axis x")] = None,
+    low: Annotated[float | None, Query(alias="from", description="where the curves start on the x axis")] = None,
+    high: Annotated[float | None, Query(alias="to", description="where the curves end on the x axis")] = None,
     trial: Annotated[
         list[int] | None,
-        Query(max_length=1000, description="numbers of trials; default: the trials of /trials/sample with size=limit"),
+        Query(
+            max_length=1000,
+            description="the numbers of the trials; default: the trials that /trials/sample returns with size=limit",
+        ),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="number of trials if `trial` is not given")] = 2000,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="the most trials to return if `trial` is not given")
+    ] = 2000,
     max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -433,7 +441,7 @@ def curves(
         if value is not None and not math.isfinite(value):
             raise SpecError("expected a finite number", f"/{name}")
     form = schemas.COLUMNS if schemas.COLUMNS in request.headers.get("accept", "") else "application/json"
-    # The response depends only on the log, so a client that already has it gets a 304 before anything is read.
+    # The response depends only on the log, so its ETag is known, and a 304 can be sent, before the curves are read.
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query} {form}".encode())
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if knows(request, tag):
@@ -443,16 +451,24 @@ def curves(
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
         wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
+    x_metric = _optional(x_metric)
     found = here.store.metrics.curve_columns(
-        record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
+        record.id,
+        metric,
+        x=x,
+        x_metric=x_metric,
+        points=points or max_points or 1000,
+        low=low,
+        high=high,
+        trials=wanted,
     )
     best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
     if form == schemas.COLUMNS:
-        body = schemas.as_columns(record, metric, x, found, left_out, best)
-        # Compressing these numbers would take more time than it saves.
+        body = schemas.as_columns(record, metric, x, x_metric, found, left_out, best)
+        # "identity" keeps the middleware from compressing these numbers, which would take more time than it saves.
         return Response(body, headers={**headers, "Content-Encoding": "identity"}, media_type=form)
-    model = schemas.Curves.of(record, metric, x, found.as_curves(), left_out, best)
+    model = schemas.Curves.of(record, metric, x, x_metric, found.as_curves(), left_out, best)
     return answer(model, headers={"Vary": "Accept"}, tag=tag)
 
 
@@ -460,7 +476,7 @@ def curves(
     "/experiments/{experiment_id}/best-so-far",
     response_model=schemas.BestSoFarOf,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the best value over time, with a point for each improvement.",
+    summary="Get the best value so far as a function of time, with a point for each improvement.",
 )
 def best_so_far(
     here: Here,
@@ -487,7 +503,10 @@ def importance(
     experiment_id: ExperimentId,
     where: Annotated[
         list[str] | None,
-        Query(max_length=20, description="use only trials that meet all of these conditions, as for /trials"),
+        Query(
+            max_length=20,
+            description="use only trials that meet this condition, written as for /trials; if repeated, all must hold",
+        ),
     ] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -498,7 +517,7 @@ def importance(
     "/experiments/{experiment_id}/forecast",
     response_model=schemas.Forecast,
     responses={**NOT_FOUND, **BAD},
-    summary="Get a forecast: when the experiment will end, its best value then, and the gain from more training.",
+    summary="Get a forecast of when the experiment will end, of its best value then, and of the gain from more training.",
 )
 def forecast(
     here: Here,
@@ -510,8 +529,8 @@ def forecast(
             le=1e6,
             allow_inf_nan=False,
             description=(
-                "the additional GPU hours whose gain `more` predicts; if trials use no GPUs, hours of running time. "
-                "The value is limited to twice the training so far"
+                "the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no "
+                "GPUs; at most twice the training so far is used"
             ),
         ),
     ] = 1.0,
@@ -523,7 +542,7 @@ def forecast(
     "/experiments/{experiment_id}/replay",
     response_model=schemas.Replay,
     responses={**NOT_FOUND, **BAD},
-    summary="Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed.",
+    summary="Predict, from the recorded trials, what another scheduler or searcher would have done. Nothing is trained.",
 )
 async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
     asked = schemas.ReplayRequest.read(data)
@@ -573,7 +592,7 @@ def decisions(
     "/experiments/{experiment_id}/segments",
     response_model=schemas.SegmentPage,
     responses={**NOT_FOUND, **BAD},
-    summary="List the segments of all trials, oldest first, with the source of their weights.",
+    summary="List the segments of all trials, oldest first, each with the checkpoint that it started from.",
 )
 def segments(
     here: Here,
@@ -592,13 +611,13 @@ def segments(
     "/experiments/{experiment_id}/timeline",
     response_model=schemas.Timeline,
     responses={**NOT_FOUND, **BAD},
-    summary="Get when trials waited, started and ran, and how nodes and GPUs were used meanwhile.",
+    summary="Get a timeline: when trials waited, started and ran, and when nodes and GPUs were in use.",
 )
 def timeline(
     here: Here,
     experiment_id: ExperimentId,
-    first: Annotated[int, Query(ge=0, le=2**31 - 1, description="the number of the first trial")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="number of trials")] = 200,
+    first: Annotated[int, Query(ge=0, le=2**31 - 1, description="the number of the first trial on the page")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="number of trials on the page")] = 200,
 ) -> Response:
     record = _find(here.store, experiment_id)
     found = timelines.timeline(here.store, record, first=first, most=limit, now=time.time())
@@ -607,7 +626,11 @@ def timeline(
 
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
 LastEventId = Annotated[
-    str | None, Header(max_length=40, description="same as `after`; browsers send it when they reconnect")
+    str | None,
+    Header(
+        max_length=40,
+        description="the id of the last message that the client has; browsers send it when they reconnect",
+    ),
 ]
 
 
@@ -619,7 +642,7 @@ class EventStream(StreamingResponse):
     "/experiments/{experiment_id}/events",
     response_class=EventStream,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow the log. The stream begins after Last-Event-ID or the parameter `after`.",
+    summary="Stream the experiment's log. The stream begins after Last-Event-ID or the parameter `after`.",
 )
 def events(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -631,7 +654,7 @@ def events(
     "/experiments/{experiment_id}/changes",
     response_class=EventStream,
     responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Follow changed rows and the points of new reports. The stream begins after Last-Event-ID or the parameter `after`.",
+    summary="Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`.",
 )
 def changes(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
@@ -649,13 +672,16 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
 
 
 def _created(record: ExperimentRecord) -> Response:
-    """Return the response that shows a new experiment as it was created. A repeated request gets the same response."""
+    """Return the response that shows an experiment as it was when it was created.
+
+    So a repeated request gets the same response even if the experiment has changed meanwhile.
+    """
     first = schemas.Experiment.of(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 def _in_project(here: Context, data: Any) -> Any:
-    """Return a spec with the caller's project if the caller is limited to one and the spec names none."""
+    """Return the spec, with the project to which the caller is limited if the spec names no project."""
     return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data
 
 

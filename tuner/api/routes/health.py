@@ -1,4 +1,7 @@
-"""Liveness and readiness, outside /api/v1. Neither needs a thread of the server, so both answer even if all threads are busy."""
+"""/healthz and /readyz: whether the service is alive, and whether it is ready.
+
+Neither route needs a thread of the server, so both answer even if all threads are busy.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=schemas.Health, summary="Check that this process answers.")
 async def healthz() -> Response:
-    """Answer while the event loop runs."""
+    """Answer "ok", which shows that the event loop runs."""
     return answer(schemas.Health(status="ok"))
 
 
 @router.get(
     "/readyz",
     response_model=schemas.Health,
-    responses={503: {"model": schemas.Health, "description": "it is not ready; `problems` has the reasons"}},
-    summary="Check that the database accepts writes and is up to date, and that the driver answers.",
+    responses={503: {"model": schemas.Health, "description": "the service is not ready; `problems` has the reasons"}},
+    summary="Check that the database accepts writes and has the tables of this version, and that the driver answers.",
 )
 async def readyz(here: Here) -> Response:
     """Answer 200 if the service is ready, else 503 with the reasons."""

@@ -22,7 +22,7 @@ router = APIRouter(tags=["health"])
     summary="Get the metrics of the service and its driver for Prometheus.",
 )
 async def metrics(here: Here) -> Response:
-    """Answer with all metrics."""
+    """Return all metrics in Prometheus's text format."""
     if here.settings.metrics == "off" or here.metrics is None:
         raise HTTPException(404, "TUNER_METRICS is off")
     return Response(await asyncio.to_thread(here.metrics.text), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""Serve the page: the built bundle, and index.html for every path of the page."""
+"""Serve the web UI: the files of the built bundle, and index.html for every path that the UI shows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import tuner
 from tuner.api.problems import allowed_methods
 
 OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
-"""The first segments of the page's paths."""
+"""The first segments of the paths that the web UI shows."""
 
 RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""The first segments of paths that programs use. Wrong paths under these get a JSON problem, never the page."""
+"""The first segments of paths that programs use. A wrong path below one of them gets an error in JSON, never the web UI."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
@@ -36,7 +36,10 @@ MISSING = """<!doctype html>
 
 
 def router(web: Path | None) -> APIRouter:
-    """Return the routes that serve the folder `web`, by default the bundle in the package. The bundle may be built later."""
+    """Return the routes that serve the web UI from the folder `web`, by default from the bundle in the package.
+
+    The bundle need not exist yet when the service starts.
+    """
     bundle = (web or BUNDLE).resolve()
     routes = APIRouter()
 
@@ -57,19 +60,19 @@ def router(web: Path | None) -> APIRouter:
             return _index(index, path)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404, f"there is no /{path}")
-        return _index(index, path, 404)  # the page shows a message and a link back
+        return _index(index, path, 404)  # the web UI shows that there is no such page
 
     return routes
 
 
 def _index(index: Path, path: str, status: int = 200) -> Response:
-    """Return the page with relative links from this path to the root, so that it works under any prefix of a proxy."""
+    """Return index.html with links to its files that are relative to this path, so that it works behind any path prefix."""
     up = "../" * path.count("/")
     return HTMLResponse(index.read_text(encoding="utf-8").replace('="./', f'="./{up}'), status, ALWAYS_ASK)
 
 
 def _file(request: Request, file: Path, headers: dict[str, str], status: int = 200) -> Response:
-    """Return a file of the bundle, in its compressed form if the client accepts that."""
+    """Return a file of the bundle, compressed if there is a compressed copy and the client accepts gzip."""
     packed = file.with_name(f"{file.name}.gz")
     if not packed.is_file():
         return FileResponse(file, status, headers=headers)

@@ -22,7 +22,7 @@ LOGIN, CALLBACK = "/auth/login", "/auth/callback"
 
 
 def router(provider: Provider) -> APIRouter:
-    """Return the routes of one provider."""
+    """Return the routes by which people sign in with this provider."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get(LOGIN)
@@ -38,7 +38,7 @@ def router(provider: Provider) -> APIRouter:
             max_age=PENDING_S,
             path=_root(request) + CALLBACK,
             httponly=True,
-            samesite="lax",  # the browser is redirected here from the provider, which is another site
+            samesite="lax",  # not "strict", because the browser comes back from the provider, which is another site
             secure=request.url.scheme == "https",
         )
         return response
@@ -90,12 +90,12 @@ def _root(request: Request) -> str:
 
 
 def _callback(request: Request) -> str:
-    """Return the redirect URI, to which the provider sends browsers back. It must be registered there."""
+    """Return the redirect URI, to which the provider sends the browser back. It must be registered with the provider."""
     return f"{request.url.scheme}://{request.headers.get('host', '')}{_root(request)}{CALLBACK}"
 
 
 def _own_path(path: str) -> str:
-    """Return the path if it is a path of this page, else ``/``."""
+    """Return the path if it is a path on this service, and not the URL of another site; otherwise return ``/``."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if safe and "\\" not in path else "/"
 

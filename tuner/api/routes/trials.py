@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -15,7 +15,9 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     SILENT,
+    AcrossQuery,
     TrialId,
+    XMetric,
     answer,
     checked,
     optional_json_body,
@@ -52,13 +54,13 @@ def get(here: Here, trial_id: TrialId) -> Response:
     responses={
         202: {
             "model": schemas.TrialDetail,
-            "description": "the trial that is forked, because the new one has not been started yet",
+            "description": "the new trial has not been started yet, so this is the trial that it is forked from",
         },
         **NOT_FOUND,
         **CONFLICT,
         **BAD,
     },
-    summary="Start a new trial from a checkpoint of this one, with changed hyperparameters.",
+    summary="Start a new trial from a checkpoint of an existing one, with changed hyperparameters.",
 )
 async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
     given = checked(schemas.Fork, {} if data is None else data)
@@ -75,11 +77,11 @@ async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optio
 
 
 FORK_WAIT_S = 2.0
-"""Seconds that the answer to a fork waits for the driver to start the new trial."""
+"""Seconds that a request to fork a trial waits for the driver to start the new trial."""
 
 
 async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that a request has created, or None if the driver does not start it in time."""
+    """Return the trial that the driver has started for a fork request with this key, or None if it does not do so in time."""
     end = time.monotonic() + FORK_WAIT_S
     while True:
         made = await asyncio.to_thread(trials.asked_by, here.store, experiment_id, key)
@@ -98,15 +100,13 @@ def logs(
     here: Here,
     trial_id: TrialId,
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
-    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="only the segment with this ordinal")] = None,
     tail: Annotated[
         int | None, Query(ge=0, le=1_000_000, description="only this many lines at the end of each log")
     ] = None,
     offset: Annotated[
         int | None,
-        Query(
-            ge=0, le=MAX_OFFSET, description="return only the part after this byte; pass `end` of the previous answer"
-        ),
+        Query(ge=0, le=MAX_OFFSET, description="only the part from this byte on; pass `end` of the previous response"),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most this many bytes of each log")] = 1_000_000,
     search: Annotated[
@@ -132,7 +132,7 @@ def log_text(
     segment: Annotated[
         int | None, Query(ge=1, le=MAX_NUMBER, description="ordinal of the segment; default: the newest")
     ] = None,
-    follow: Annotated[bool, Query(description="stay connected until the rank prints no more")] = False,
+    follow: Annotated[bool, Query(description="also send what the rank prints from now on, until it ends")] = False,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     ordinal = segment if segment is not None else max((part.ordinal for part in record.segments), default=1)
@@ -152,7 +152,7 @@ def usage(
     here: Here,
     trial_id: TrialId,
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
-    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="only the segment with this ordinal")] = None,
 ) -> Response:
     return answer(schemas.Usage.of(here.store.ranks.usage(plain_text(trial_id), rank=rank, segment=segment)))
 
@@ -166,22 +166,26 @@ def usage(
 def curves(
     here: Here,
     trial_id: TrialId,
-    x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
+    x: AcrossQuery = "step",
+    x_metric: XMetric = None,
     max_points: Annotated[
         int,
         Query(ge=4, le=100_000, description="maximum number of points per segment and metric"),
     ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
-    found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
-    return answer(schemas.TrialCurves.of(x, found))
+    x_metric = None if x_metric is None else plain_text(x_metric)
+    found = here.store.metrics.curves_of_trial(
+        record.experiment_id, record.number, x=x, x_metric=x_metric, points=max_points
+    )
+    return answer(schemas.TrialCurves.of(x, x_metric, found))
 
 
 @router.get(
     "/trials/{trial_id}/lineage",
     response_model=schemas.Lineage,
     responses=NOT_FOUND,
-    summary="Get a trial's lineage: the segments, of any trial, that led to its weights, and the schedule of configurations.",
+    summary="Get the segments, of this or other trials, that led to a trial's weights, and their schedule of configurations.",
 )
 def lineage(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
@@ -192,7 +196,7 @@ def lineage(here: Here, trial_id: TrialId) -> Response:
     "/trials/{trial_id}/neighbours",
     response_model=schemas.Neighbours,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the trials with the most similar configurations, and their results.",
+    summary="Get the trials whose configurations are most similar to that of a given trial, with their results.",
 )
 def neighbours(
     here: Here,
@@ -208,7 +212,7 @@ def neighbours(
     "/trials/{trial_id}/live",
     response_model=schemas.Live,
     responses={**NOT_FOUND, **CONFLICT, **SILENT},
-    summary="Get the current Python stack and resource usage of each rank.",
+    summary="Get the current Python stack and resource usage of each rank of a running trial.",
 )
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))

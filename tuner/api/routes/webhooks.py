@@ -115,7 +115,7 @@ def deliveries(
     here: Here,
     webhook_id: WebhookId,
     page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
-    page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the page before")] = None,
+    page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
     found = here.store.webhooks.deliveries(plain_text(webhook_id), limit=page_size, before=page_token)
     more = str(found[-1].id) if len(found) == page_size else None
@@ -128,7 +128,7 @@ def deliveries(
     status_code=202,
     response_model=Delivery,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
-    summary="Send the event `test` now; for editors",
+    summary="Send the event `test` to a webhook now; for editors",
 )
 def send_test(here: Here, request: Request, webhook_id: WebhookId) -> Response:
     record = here.store.webhooks.get(plain_text(webhook_id))
@@ -137,7 +137,11 @@ def send_test(here: Here, request: Request, webhook_id: WebhookId) -> Response:
 
 
 def _project_of(here: Here, experiment_id: str, project: str | None) -> str:
-    """Return the project of an experiment. Raise SpecError if the caller cannot see it, or it is in another project."""
+    """Return the project of an experiment.
+
+    Raises:
+        SpecError: the caller may not see the experiment, or the experiment is not in the project that the webhook names.
+    """
     try:
         found = here.store.experiments.get(plain_text(experiment_id)).project
     except NotFound as error:
@@ -148,7 +152,7 @@ def _project_of(here: Here, experiment_id: str, project: str | None) -> str:
 
 
 def _check_may_change(request: Request, project: str | None) -> None:
-    """Allow only admins to change a webhook for all projects."""
+    """Raise a 403 if the webhook is for all projects and the caller is not an admin. A `project` of None means all projects."""
     identity: Identity = request.scope["state"]["identity"]
     if project is None and identity.role < Role.ADMIN:
         raise HTTPException(403, "a webhook for all projects needs the role admin; name a project")

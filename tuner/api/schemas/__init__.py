@@ -1,6 +1,7 @@
-"""The types of the API's answers. The OpenAPI document and the page's TypeScript are made from them.
+"""The types of the JSON that the API takes and returns.
 
-Times are RFC 3339 in UTC. NaN and infinities are null.
+The OpenAPI document and the TypeScript types of the web UI are generated from these models. Times are RFC 3339 in UTC. NaN
+and infinities are null.
 """
 
 from __future__ import annotations
@@ -87,11 +88,13 @@ from tuner.api.schemas.trials import (
     TrialSample,
 )
 from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
+from tuner.store import Across
 
 __all__ = [
     "COLUMNS",
     "COLUMNS_WORDS",
     "WORDS",
+    "Across",
     "AgentFailure",
     "AgentLog",
     "AgentReport",

@@ -11,10 +11,13 @@ from tuner.experiment.bundles import Bundle as BundleRecord
 
 
 class Bundle(Model):
-    """A zip file of Python code that has been uploaded."""
+    """A zip file with Python code that has been uploaded."""
 
-    sha256: Annotated[str, Field(description="SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it")]
-    bytes: Annotated[int, Field(description="the size in bytes of the zip file that workers get")]
+    sha256: Annotated[
+        str,
+        Field(description="the SHA-256 of the uploaded zip file; a spec names the bundle by it, in its field `bundle`"),
+    ]
+    bytes: Annotated[int, Field(description="the size in bytes of the zip file that the ranks load")]
 
     @classmethod
     def of(cls, found: BundleRecord) -> Self:

@@ -22,46 +22,56 @@ from tuner.store import (
 class Point(Model):
     """One report: a point on the curve of each of its metrics."""
 
-    seq: Annotated[int, Field(description="its event_seq, the position in the log")]
+    seq: Annotated[int, Field(description="the report's event_seq, its position in the log")]
     trial_number: int
     segment: int
-    cause: Annotated[Cause, Field(description="the cause of that segment")]
+    cause: Annotated[Cause, Field(description="the cause for which the segment was started")]
     iteration: int
-    step: Annotated[int | None, Field(description="the step count of the training code, if it passed one")]
-    time: Annotated[str, Field(description="when it was reported")]
+    step: Annotated[
+        int | None, Field(description="the step count that the training code passed; null if it passed none")
+    ]
+    time: Annotated[str, Field(description="when the report was made")]
     seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    trial_seconds: Annotated[float, Field(description="seconds for which the trial has trained, over all its segments")]
     metrics: Annotated[
-        dict[str, Number], Field(description="the values by metric name; null for values that are not finite")
+        dict[str, Number], Field(description="the values of the metrics by name; null for values that are not finite")
     ]
 
 
 class Improvement(Model):
     """A new best value of an objective."""
 
-    seq: Annotated[int, Field(description="event_seq of its report")]
+    seq: Annotated[int, Field(description="the event_seq of the report with the new best value")]
     metric: str
     seconds: Annotated[float, Field(description="seconds since the experiment's start")]
     value: Annotated[float, Field(description="the new best value")]
 
 
 class Changes(Model):
-    """The changes since an entry of an experiment's log: changed rows in their current state, and points of new reports.
+    """The changes of an experiment since an entry of its log: the current state of changed rows, and the new reports.
 
-    A row replaces the earlier row with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+    Each row replaces the row with the same id that the client already has. Decisions are identified by their `seq`, and
+    segments by their trial and ordinal.
     """
 
-    since: Annotated[int, Field(description="the message has the changes after this event_seq")]
+    since: Annotated[int, Field(description="the event_seq after which the changes of this message begin")]
     seq: Annotated[
-        int, Field(description="the message has the changes up to this event_seq; also the id of the message")
+        int, Field(description="the event_seq up to which this message has the changes; also the id of the message")
     ]
     reset: Annotated[
         bool,
-        Field(description="true if too much has changed: the lists are empty, and you have to read everything again"),
+        Field(
+            description="true if too much has changed: the lists are empty, and the client must read everything again"
+        ),
     ]
-    experiment: Annotated[Experiment | None, Field(description="null if only its last_event_seq has changed")]
+    experiment: Annotated[
+        Experiment | None, Field(description="the experiment; null if only its last_event_seq has changed")
+    ]
     trials: Annotated[list[Trial], Field(description="new and changed trials")]
     segments: Annotated[list[SegmentItem], Field(description="new and changed segments")]
-    decisions: Annotated[list[Decision], Field(description="new decisions, and earlier ones with a new state")]
+    decisions: Annotated[
+        list[Decision], Field(description="new decisions, and earlier decisions whose state has changed")
+    ]
     points: Annotated[list[Point], Field(description="new reports, in the order of the log")]
     best: Annotated[list[Improvement], Field(description="new best values, in the order of the log")]
 
@@ -82,7 +92,10 @@ class Changes(Model):
 
     @classmethod
     def bare(cls, seq: int, experiment: Experiment | None = None, *, reset: bool = False) -> Changes:
-        """Return changes that have only the experiment's row, or tell the client to read everything again (`reset`)."""
+        """Return a message without trials, segments, decisions and reports.
+
+        It contains the experiment if one is given. With `reset`, it tells the client to read everything again.
+        """
         return cls(
             since=seq,
             seq=seq,
@@ -97,8 +110,13 @@ class Changes(Model):
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
-    """Return the data of one server-sent event: a decision as `Decision`, another entry with its own fields."""
-    data = {} if item.event == "model_fitted" else dict(item.data)  # a model is not readable, and may be large
+    """Return the JSON of an entry of the log, as a server-sent event has it.
+
+    A decision has the fields of `Decision`. All other entries have a number, a time, a kind, and fields that depend on the kind.
+    """
+    data = (
+        {} if item.event == "model_fitted" else dict(item.data)
+    )  # a fitted model is of no use to clients, and may be large
     head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
     if item.event == "decision":
         head["kind"] = data.pop("kind")
@@ -118,5 +136,6 @@ def _point(point: ReportPoint) -> Point:
         step=point.step,
         time=rfc3339(point.time),
         seconds=point.seconds,
+        trial_seconds=point.trial_seconds,
         metrics=dict(point.metrics),
     )

@@ -12,20 +12,24 @@ from tuner.api.schemas.forms import Model, Timestamp, rfc3339
 
 class ClusterNode(Model):
     id: Annotated[str, Field(description="Ray's id of the node")]
-    name: Annotated[str, Field(description="its host name")]
-    address: Annotated[str, Field(description="its IP address")]
-    cpus: Annotated[float, Field(description="CPUs that Ray may use there")]
-    cpus_in_use: Annotated[float, Field(description="CPUs that worker groups of this service hold there")]
-    gpus: Annotated[float, Field(description="GPUs that Ray may use there")]
-    gpus_in_use: Annotated[float, Field(description="GPUs that worker groups of this service hold there")]
+    name: Annotated[str, Field(description="the host name of the node")]
+    address: Annotated[str, Field(description="the IP address of the node")]
+    cpus: Annotated[float, Field(description="the number of CPUs that Ray may use on the node")]
+    cpus_in_use: Annotated[
+        float, Field(description="the number of CPUs that worker groups of this service hold on the node")
+    ]
+    gpus: Annotated[float, Field(description="the number of GPUs that Ray may use on the node")]
+    gpus_in_use: Annotated[
+        float, Field(description="the number of GPUs that worker groups of this service hold on the node")
+    ]
 
 
 class ClusterRank(Model):
     rank: Annotated[int, Field(description="the rank, from 0")]
-    node: Annotated[str, Field(description="Ray's id of its node")]
-    host: Annotated[str, Field(description="the host name of its node")]
-    pid: Annotated[int, Field(description="its process id on that node")]
-    gpus: Annotated[list[str], Field(description="the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them")]
+    node: Annotated[str, Field(description="Ray's id of the node on which the rank runs")]
+    host: Annotated[str, Field(description="the host name of that node")]
+    pid: Annotated[int, Field(description="the process id of the rank on its node")]
+    gpus: Annotated[list[str], Field(description="the GPUs that the rank may use, named as in CUDA_VISIBLE_DEVICES")]
 
 
 class ClusterGroup(Model):
@@ -33,62 +37,79 @@ class ClusterGroup(Model):
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
+    trial_number: Annotated[
+        int | None, Field(description="the trial's number; null if this service's database does not have the trial")
+    ]
     segment_id: Annotated[str, Field(description="seg_...")]
-    resources: Annotated[dict[str, float], Field(description="resources of each rank")]
-    since: Annotated[Timestamp, Field(description="when it got its resources")]
+    resources: Annotated[dict[str, float], Field(description="the resources of each rank")]
+    since: Annotated[Timestamp, Field(description="when the group got its resources")]
     ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
 
 
 class ClusterWait(Model):
     """A worker group that waits for resources."""
 
-    position: Annotated[int, Field(description="its position in the queue, from 1")]
+    position: Annotated[int, Field(description="the group's position in the queue, from 1")]
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[int | None, Field(description="its number; null if the trial is not known here")]
-    segment_id: Annotated[str, Field(description="seg_...")]
-    workers: Annotated[int, Field(description="ranks of the group")]
-    resources: Annotated[dict[str, float], Field(description="resources of each rank")]
-    since: Annotated[Timestamp, Field(description="when it began to wait")]
-    priority: Annotated[int, Field(description="the priority of its experiment")]
-    reserved: Annotated[
-        bool, Field(description="true if it has waited so long that free resources are reserved for it")
+    trial_number: Annotated[
+        int | None, Field(description="the trial's number; null if this service's database does not have the trial")
     ]
-    reason: Annotated[str, Field(description="what it waits for, in words")]
+    segment_id: Annotated[str, Field(description="seg_...")]
+    workers: Annotated[int, Field(description="the number of ranks of the group")]
+    resources: Annotated[dict[str, float], Field(description="the resources of each rank")]
+    since: Annotated[Timestamp, Field(description="when the group began to wait")]
+    priority: Annotated[int, Field(description="the priority of the group's experiment")]
+    reserved: Annotated[
+        bool,
+        Field(description="true if the group has waited so long that resources that become free are reserved for it"),
+    ]
+    reason: Annotated[str, Field(description="what the group waits for, in words")]
 
 
 class ClusterShare(Model):
     """A running experiment's priority, weight and share of the cluster."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
-    priority: Annotated[int, Field(description="experiments of a higher priority come first")]
-    weight: Annotated[float, Field(description="its share relative to experiments of the same priority")]
+    priority: Annotated[
+        int, Field(description="the experiment's priority; experiments of a higher priority get resources first")
+    ]
+    weight: Annotated[
+        float,
+        Field(description="the experiment's share of the cluster relative to other experiments of the same priority"),
+    ]
     share: Annotated[
         float,
         Field(
             description=(
-                "its dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs"
+                "the experiment's dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs"
+                " and GPUs"
             )
         ),
     ]
-    groups: Annotated[int, Field(description="number of its worker groups that have resources")]
-    waiting: Annotated[int, Field(description="number of its worker groups that wait")]
+    groups: Annotated[int, Field(description="the number of the experiment's worker groups that have resources")]
+    waiting: Annotated[int, Field(description="the number of the experiment's worker groups that wait for resources")]
 
 
 class Cluster(Model):
-    cpus: Annotated[float, Field(description="CPUs of the whole cluster")]
-    cpus_in_use: Annotated[float, Field(description="CPUs in use, including those that other programs use")]
-    gpus: Annotated[float, Field(description="GPUs of the whole cluster")]
-    gpus_in_use: Annotated[float, Field(description="GPUs in use, including those that other programs use")]
+    cpus: Annotated[float, Field(description="the number of CPUs of the whole cluster")]
+    cpus_in_use: Annotated[
+        float, Field(description="the number of CPUs that are in use, also by other programs on the cluster")
+    ]
+    gpus: Annotated[float, Field(description="the number of GPUs of the whole cluster")]
+    gpus_in_use: Annotated[
+        float, Field(description="the number of GPUs that are in use, also by other programs on the cluster")
+    ]
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
     groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
-    waiting: Annotated[list[ClusterWait], Field(description="worker groups that wait, in the order of the queue")]
+    waiting: Annotated[
+        list[ClusterWait], Field(description="worker groups that wait for resources, in the order of the queue")
+    ]
     experiments: Annotated[list[ClusterShare], Field(description="the experiments that this service drives now")]
 
     @classmethod
     def of(cls, found: Mapping[str, Any], numbers: Mapping[str, int]) -> Self:
-        """Return the driver's answer in the form of the API. `numbers`: id of a trial -> its number."""
+        """Return the driver's answer as this model. `numbers` maps the ids of trials to their numbers."""
         completed = {
             part: [
                 {**item, "since": rfc3339(item["since"]), "trial_number": numbers.get(item["trial_id"])}

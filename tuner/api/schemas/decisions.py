@@ -18,15 +18,19 @@ DecisionKind = Literal[
 
 
 class Decision(shown(DecisionRecord)):  # type: ignore[misc]
-    # `DecisionRecord` declares the other fields; these have another form in the API.
-    time: Annotated[str, Field(description="when it was made")]
+    # These fields differ from those of `DecisionRecord`, which declares the rest.
+    time: Annotated[str, Field(description="when the decision was made")]
     kind: Annotated[DecisionKind, Field(description="the kind of decision")]
     trial_id: Annotated[
-        str | None, Field(description="number of the trial that it is about; null if it is about the experiment")
+        str | None,
+        Field(description="the trial that the decision is about, trl_...; null if it is about the whole experiment"),
     ]
     state: Annotated[
         Literal["pending", "done", "superseded"],
-        Field(description="done: the driver has carried it out; superseded: another decision replaced it first"),
+        Field(
+            description="pending: not carried out yet; done: carried out by the driver; superseded: replaced by another decision "
+            "before it was carried out"
+        ),
     ]
 
     @classmethod

@@ -24,28 +24,28 @@ from tuner.store import (
 
 
 class Counts(Model):
-    pending: Annotated[int, Field(description="trials that are pending")] = 0
-    running: Annotated[int, Field(description="trials that are running")] = 0
-    paused: Annotated[int, Field(description="trials that are paused")] = 0
-    completed: Annotated[int, Field(description="trials that are completed")] = 0
-    stopped: Annotated[int, Field(description="trials that are stopped")] = 0
-    failed: Annotated[int, Field(description="trials that are failed")] = 0
-    cancelled: Annotated[int, Field(description="trials that are cancelled")] = 0
+    pending: Annotated[int, Field(description="number of pending trials")] = 0
+    running: Annotated[int, Field(description="number of running trials")] = 0
+    paused: Annotated[int, Field(description="number of paused trials")] = 0
+    completed: Annotated[int, Field(description="number of completed trials")] = 0
+    stopped: Annotated[int, Field(description="number of stopped trials")] = 0
+    failed: Annotated[int, Field(description="number of failed trials")] = 0
+    cancelled: Annotated[int, Field(description="number of cancelled trials")] = 0
 
 
 class Finished(Model):
-    """The best trial, by its last value, among those that were trained to their end."""
+    """The trial with the best last value among the trials that were trained to their end."""
 
     trial_id: str
     trial_number: int
-    value: Annotated[Number, Field(description="its last value")]
+    value: Annotated[Number, Field(description="the last value that the trial reported for the first objective")]
     iteration: int | None
     params: Json
     checkpoint_id: str | None
 
 
 class Best(Model):
-    """The best report that satisfies the constraints or, with scope "last", the best of the trials' last reports."""
+    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered."""
 
     trial_id: str
     trial_number: int
@@ -53,7 +53,10 @@ class Best(Model):
     iteration: int | None
     params: Json
     checkpoint_id: str | None
-    finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
+    finished: Annotated[
+        Finished | None,
+        Field(description="the best trial among those that were trained to their end; null if there is none"),
+    ] = None
 
 
 class Objective(Model):
@@ -62,10 +65,10 @@ class Objective(Model):
 
 
 def expected_gpu_hours(record: ExperimentRecord) -> float | None:
-    """Return the estimated GPU hours of the experiment at its end, from the use of its trials so far.
+    """Return an estimate of the GPU hours that the experiment will have used at its end.
 
-    The estimate is None before the first trial has ended, and if the number of trials is not known. A running trial counts
-    as half a trial.
+    It assumes that further trials use as many GPU hours as the trials so far, of which a running one counts as half a trial.
+    Return None before the first trial has ended, or if the number of trials is not limited.
     """
     if record.state.ended:
         return record.gpu_hours
@@ -79,81 +82,113 @@ def expected_gpu_hours(record: ExperimentRecord) -> float | None:
 
 
 class Resolved(Model):
-    """The scheduler and the searcher that are actually used."""
+    """The scheduler and the searcher that the experiment uses, after "auto" and defaults have been replaced."""
 
     scheduler: Annotated[
-        Json, Field(description='the scheduler, with "auto" resolved and all options, including inherited ones')
+        Json,
+        Field(
+            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            "the scheduler that was chosen"
+        ),
     ]
-    search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
-    constraints: Annotated[Json, Field(description='the constraints on results: {"size": {"max": 0.25}}')] = {}  # noqa: RUF012 - pydantic copies it
+    search: Annotated[
+        Json | None,
+        Field(description="the searcher with all its options; null if the scheduler proposes configurations itself"),
+    ]
+    constraints: Annotated[
+        Json, Field(description='the constraints on reported metrics, such as {"size": {"max": 0.25}}')
+    ] = {}  # noqa: RUF012 - pydantic copies it
     budget: Annotated[
-        str | None, Field(description="how much the search may train, and how to raise that limit, in words")
+        str | None, Field(description="a sentence on how much training the search may do, and how to allow more")
     ] = None
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
-    # `ExperimentRecord` declares the other fields; these come from the spec or are computed.
+    # These fields come from the spec or are computed. `ExperimentRecord` declares the rest.
     name: str
-    notes: Annotated[str, Field(description="the users' notes, in Markdown")]
+    notes: Annotated[str, Field(description="notes that users have written, in Markdown")]
     tags: Annotated[dict[str, str], Field(description="tags that users have set")]
-    metric: Annotated[str, Field(description="the first objective, which schedulers use")]
+    metric: Annotated[str, Field(description="the first objective, by which schedulers compare trials")]
     mode: Literal["min", "max"]
-    objectives: Annotated[list[Objective], Field(description="all objectives; schedulers use the first")]
+    objectives: Annotated[list[Objective], Field(description="all objectives; schedulers use only the first one")]
     num_samples: int | None
     max_t: int | None
     time_attr: str
-    seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
-    priority: Annotated[int, Field(description="experiments of a higher priority get resources first")]
+    seed: Annotated[
+        int, Field(description="the seed of the search: the same seed gives the same random configurations")
+    ]
+    priority: Annotated[
+        int, Field(description="the experiment's priority; experiments of a higher priority get resources first")
+    ]
     weight: Annotated[
-        float, Field(description="share of the cluster relative to other experiments of the same priority")
+        float,
+        Field(description="the experiment's share of the cluster relative to other experiments of the same priority"),
     ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
     space_revision: Annotated[
-        int, Field(description="number of changes of the space by users; a trial has the revision of its own space")
+        int,
+        Field(
+            description="how often users have changed the search space; each trial shows the revision with which it was created"
+        ),
     ]
-    former_spaces: Annotated[list[Json], Field(description="the earlier spaces, oldest first")]
+    former_spaces: Annotated[list[Json], Field(description="the search spaces before the current one, oldest first")]
     assumed: Annotated[
         Json,
-        Field(description="new parameter -> the value that it is assumed to have had in trials of earlier spaces"),
+        Field(
+            description="parameter that was added later -> the value that it is assumed to have in trials of earlier spaces"
+        ),
     ]
-    search: Annotated[Json, Field(description="as in the spec; `resolved` has the searcher that is used")]
-    scheduler: Annotated[Json, Field(description="as in the spec; `resolved` has the scheduler that is used")]
+    search: Annotated[Json, Field(description="the searcher as in the spec; `resolved` has the one that is used")]
+    scheduler: Annotated[Json, Field(description="the scheduler as in the spec; `resolved` has the one that is used")]
     resolved: Annotated[
         Resolved | None,
         Field(description="the scheduler and searcher that are used; null if an older version created the experiment"),
     ]
-    method: Annotated[str, Field(description='the search method in a few words: "tpe + asha", "freeze_thaw (auto)"')]
-    stop: Annotated[Json, Field(description="conditions, besides reaching max_t, under which a trial is complete")]
-    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
-    limits: Annotated[Limits, Field(description="with defaults filled in")]
-    entrypoint: Annotated[str | None, Field(description="'module:function'; null if the function is pickled by value")]
+    method: Annotated[
+        str,
+        Field(
+            description='the searcher and the scheduler in a few words, such as "tpe + asha" or "freeze_thaw (auto)"'
+        ),
+    ]
+    stop: Annotated[Json, Field(description="conditions under which a trial is complete before it reaches max_t")]
+    scaling: Annotated[Scaling, Field(description="the number of ranks of each trial, and their resources")]
+    limits: Annotated[Limits, Field(description="the limits, with defaults filled in")]
+    entrypoint: Annotated[
+        str | None,
+        Field(description="the training function as 'module:function'; null if the function is pickled by value"),
+    ]
     forked_from: Annotated[
         str | None, Field(description="the experiment that this one was forked from; null if it is not a fork")
     ]
     abandoned: Annotated[
         bool,
-        Field(description="true if its script has ended and no driver drives it; it continues when a user resumes it"),
+        Field(
+            description="true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it"
+        ),
     ]
-    how_to_go_on: Annotated[str | None, Field(description="if it is abandoned: what to do, in words")]
-    metrics: Annotated[list[str], Field(description="names of the metrics reported so far")]
+    how_to_go_on: Annotated[
+        str | None,
+        Field(description="what to do to continue an abandoned experiment, in words; null if it is not abandoned"),
+    ]
+    metrics: Annotated[list[str], Field(description="the names of the metrics that trials have reported so far")]
     counts: Annotated[Counts, Field(description="trials by state")]
     expected_gpu_hours: Annotated[
         float | None,
         Field(
             description=(
-                "estimated GPU hours at its end, if further trials use as many as those so far; null if it is too "
-                "early to tell"
+                "an estimate of the GPU hours that the experiment will have used at its end; null if it is too early to tell"
             )
         ),
     ]
     trials: Annotated[int, Field(description="number of trials")]
-    best: Annotated[Best | None, Field(description="the best trial so far")]
+    best: Annotated[Best | None, Field(description="the best result so far")]
     labels: Annotated[
         dict[str, list[Any]],
-        Field(description="for parameters whose values are indices of choices: the meaning of each index"),
+        Field(description="parameter whose values are indices of choices -> the label of each index"),
     ]
     actions: Annotated[
-        list[Action], Field(description="the actions that its state allows now: verbs, edit (PATCH), delete, ...")
+        list[Action],
+        Field(description="the actions that the experiment's state allows now: verbs, edit (PATCH), delete, ..."),
     ]
 
     @classmethod
@@ -202,7 +237,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
 
 
 class Continuation(Body):
-    """The changes to make when an experiment is continued."""
+    """The body of a request that continues an experiment."""
 
     num_samples: Annotated[
         int | None,
@@ -210,8 +245,8 @@ class Continuation(Body):
             ge=1,
             le=1_000_000,
             description=(
-                "trials to add; for a grid, how many more times to run it; null: add none, because raised limits "
-                "allow more already"
+                "the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits "
+                "that were raised already allow more training"
             ),
             examples=[20],
         ),
@@ -219,59 +254,72 @@ class Continuation(Body):
 
 
 class ExperimentFork(Body):
-    """A new experiment with the spec of this one and changes."""
+    """The body of a request that creates an experiment from the spec of an existing one."""
 
     changes: Annotated[
         dict[str, Any],
         Field(
             description=(
-                "a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, any "
-                "other value replaces the old one. Without a name, the new experiment is named after this one, "
-                "with the suffix -fork"
+                "the changes as a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, all "
+                "other values replace the old ones. If the patch has no name, the new experiment gets the name of the existing "
+                "one with the suffix -fork"
             ),
             examples=[{"num_samples": 32, "space": {"lr": {"upper": 0.5}}, "limits": {"max_concurrent_trials": 4}}],
         ),
     ] = {}  # noqa: RUF012 - pydantic copies it
     learn: Annotated[
         bool,
-        Field(description="add this experiment to warm_start, so that the new search learns from its trials"),
+        Field(
+            description="true: add the existing experiment to warm_start, so that the new search learns from its trials"
+        ),
     ] = False
 
 
 class Configuration(Model):
-    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
-    config: Annotated[Json, Field(description="the nested dict that the training function would get")]
+    params: Annotated[Json, Field(description='the configuration as a flat mapping, such as "optimizer/lr" -> value')]
+    config: Annotated[
+        Json, Field(description="the configuration as the nested dict that the training function would get")
+    ]
 
 
 class DryRun(Model):
-    """The effects that creating this experiment would have."""
+    """A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes."""
 
     name: str
     metric: str
     mode: Literal["min", "max"]
     scheduler: Annotated[
-        Json, Field(description='the scheduler, with "auto" resolved and all options, including inherited ones')
+        Json,
+        Field(
+            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            "the scheduler that was chosen"
+        ),
     ]
-    search: Annotated[Json, Field(description='the searcher, with "auto" resolved and all options')]
+    search: Annotated[
+        Json, Field(description='the searcher with all its options; "auto" is replaced by the searcher that was chosen')
+    ]
     notes: Annotated[
         list[str], Field(description="why the scheduler, the searcher and other defaults were chosen, in words")
     ]
-    num_samples: Annotated[int | None, Field(description="number of trials; null: as many as the time budget allows")]
+    num_samples: Annotated[
+        int | None, Field(description="the number of trials; null: as many as the time budget allows")
+    ]
     max_t: int | None
     time_attr: str
-    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
-    limits: Annotated[Limits, Field(description="with defaults filled in")]
+    scaling: Annotated[Scaling, Field(description="the number of ranks of each trial, and their resources")]
+    limits: Annotated[Limits, Field(description="the limits, with defaults filled in")]
     gpu_hours_at_most: Annotated[
         float | None,
         Field(
             description=(
-                "the GPU hours if every trial trains to max_t at seconds_per_iteration, but no more than the limits "
-                "allow; null if unknown"
+                "the GPU hours that the experiment uses if every trial is trained to max_t at seconds_per_iteration, or that the "
+                "limits allow, whichever is less; null if unknown"
             )
         ),
     ]
     configurations: Annotated[
-        list[Configuration], Field(description="configurations of the trials that start before any result is known")
+        list[Configuration],
+        Field(description="the configurations of the first trials, which are chosen before any result is known"),
     ]
 
     @classmethod
@@ -295,20 +343,25 @@ class DryRun(Model):
 
 
 class Share(Model):
-    parameter: Annotated[str, Field(description="its path: 'optimizer/lr'")]
-    share: Annotated[float, Field(description="its importance, from 0 to 1")]
+    parameter: Annotated[str, Field(description="the path of the parameter, such as 'optimizer/lr'")]
+    share: Annotated[float, Field(description="the importance of the parameter, from 0 to 1")]
 
 
 class Importances(Model):
     metric: str
     items: Annotated[
         list[Share],
-        Field(description="the most important first; the importances add up to 1; empty if there are too few results"),
+        Field(
+            description="the parameters, most important first; their importances add up to 1; empty if there are too few results"
+        ),
     ]
-    trials: Annotated[int, Field(description="number of ended trials with a result that were used")]
-    needed: Annotated[int, Field(description="number of such trials that is needed")]
+    trials: Annotated[int, Field(description="the number of ended trials whose results were used")]
+    needed: Annotated[int, Field(description="the number of ended trials with a result that is needed at least")]
     left_out: Annotated[
-        int, Field(description="number of ended trials that were not used; at most 5,000 evenly spaced ones are used")
+        int,
+        Field(
+            description="the number of ended trials that were left out, because at most 5,000 evenly spaced ones are used"
+        ),
     ]
 
     @classmethod
@@ -323,7 +376,10 @@ class ExperimentPage(PageOf[Experiment]):
 
 @functools.lru_cache(maxsize=256)
 def labels(space: str) -> dict[str, list[Any]]:
-    """Return the labels of choices whose values are indices, by path. `space` is a string of JSON."""
+    """Return a mapping from paths of parameters to labels of choices, for parameters whose values are indices of choices.
+
+    `space` is the search space as a JSON string.
+    """
     return Space.from_json(json.loads(space), opaque=True).labels()
 
 

@@ -14,8 +14,8 @@ class ForecastRange(Model):
     """An expected value with an 80 % prediction interval."""
 
     expected: Annotated[float, Field(description="the expected value")]
-    low: Annotated[float, Field(description="lower end of the interval")]
-    high: Annotated[float, Field(description="upper end of the interval")]
+    low: Annotated[float, Field(description="the lower end of the prediction interval")]
+    high: Annotated[float, Field(description="the upper end of the prediction interval")]
 
     @classmethod
     def of(cls, found: forecasts.Range) -> ForecastRange:
@@ -27,33 +27,42 @@ class ForecastEnd(Model):
         Literal["num_samples", "budget", "time_budget_s", "gpu_hours"],
         Field(description="the limit that is expected to end the experiment"),
     ]
-    reason: Annotated[str, Field(description="the cause of the end, in words")]
-    seconds: Annotated[ForecastRange, Field(description="the remaining running time in seconds, without pauses")]
+    reason: Annotated[str, Field(description="why the experiment is expected to end then, in words")]
+    seconds: Annotated[ForecastRange, Field(description="seconds until the end, not counting pauses")]
 
 
 class ForecastMore(Model):
-    gpu_hours: Annotated[float | None, Field(description="the additional GPU hours; null if trials use no GPUs")]
+    gpu_hours: Annotated[
+        float | None, Field(description="the GPU hours of the additional training; null if trials use no GPUs")
+    ]
     seconds: Annotated[float, Field(description="seconds that the additional training takes at the current pace")]
     improvement: Annotated[
-        float, Field(description="the expected improvement of the best value; positive for both modes")
+        float, Field(description="the expected improvement of the best value, as a positive number for both modes")
     ]
     low: Annotated[float, Field(description="the improvement is at least this with a probability of 90 %")]
     high: Annotated[float, Field(description="the improvement is at most this with a probability of 90 %")]
-    chance: Annotated[float, Field(description="the probability of any improvement")]
+    chance: Annotated[float, Field(description="the probability that the best value improves at all")]
 
 
 class Forecast(Model):
-    """A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage."""
+    """A forecast of an experiment from its newest event to its end.
+
+    It is based on how much other searches, which were recorded earlier, still improved at the same stage.
+    """
 
     metric: Annotated[str, Field(description="the first objective")]
-    time: Annotated[Timestamp | None, Field(description="the time of the newest event; null before the first")]
+    time: Annotated[Timestamp | None, Field(description="the time of the newest event; null before the first event")]
     end: Annotated[
-        ForecastEnd | None, Field(description="its expected end; null if it has ended or it is too early to tell")
+        ForecastEnd | None,
+        Field(
+            description="the expected end of the experiment; null if it has ended already, or if it is too early to tell"
+        ),
     ]
     best: Annotated[
         ForecastRange | None,
         Field(
-            description="its best value at the end, never worse than the current one; null if it is too early to tell"
+            description="the best value at the end of the experiment, never worse than the current one; null if it is too early "
+            "to tell"
         ),
     ]
     more: Annotated[

@@ -1,4 +1,4 @@
-"""Types that all answers use: times, models with descriptions, pages, problems."""
+"""Types that many responses use: times, base classes of models, pages of lists, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Number = float | None
 
 
 def rfc3339(time: float) -> str:
-    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that cannot be a date becomes 1970-01-01."""
+    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
     if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
         time = 0.0
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -37,36 +37,36 @@ def _as_text(time: Any) -> Any:
 
 
 Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
-"""A time, converted from seconds since 1970."""
+"""A time as text. Models convert it from seconds since 1970."""
 
 
 WORDS = {
     "action": "a verb",
-    "best_value": "the best value of the first objective that satisfies the constraints",
-    "cause": "the cause of its start",
-    "checkpoint_id": "its checkpoint; null if it has none",
-    "created_at": "when it was created",
-    "ended_at": "when it reached its final state",
+    "best_value": "the best value of the first objective among the reports that satisfy the constraints",
+    "cause": "the cause for which the segment was started",
+    "checkpoint_id": "the checkpoint that belongs to this result; null if there is none",
+    "created_at": "the time of creation",
+    "ended_at": "when the final state was reached",
     "experiment_id": "exp_...",
     "items": "the items of this page, in the order that the route describes",
-    "iteration": "training_iteration, the count of the trial's reports",
-    "max_t": "value of time_attr at which a trial is complete",
+    "iteration": "the training_iteration: the count of the trial's reports",
+    "max_t": "the value of time_attr at which a trial is complete",
     "metric": "the name of the metric",
     "mode": "min: lower values are better; max: higher values are better",
     "name": "the name of the experiment",
-    "num_samples": "number of trials to start; null: as many as the time budget allows",
+    "num_samples": "the number of trials to start; null: as many as the time budget allows",
     "number": "the trial's number within the experiment, from 0",
     "ordinal": "the segment's number within the trial, from 1",
-    "params": 'the configuration, flat: "optimizer/lr" -> value',
+    "params": 'the configuration as a flat mapping, such as "optimizer/lr" -> value',
     "rank": "the rank, from 0",
     "reason": "the reason, in words",
     "segment": "the ordinal of the segment",
     "segments": "one item for each segment, in the order in which they ran",
-    "source_checkpoint_id": "the checkpoint that it started from, if any",
-    "source_trial_number": "the trial that saved that checkpoint",
-    "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
-    "started_at": "when it started; null if it has not started yet",
-    "state": "its state",
+    "source_checkpoint_id": "the checkpoint that the segment started from; null if it started from none",
+    "source_trial_number": "the number of the trial that saved the source checkpoint; null without one",
+    "start_iteration": "the training_iteration of the checkpoint that the segment started from; 0 without one",
+    "started_at": "the time of the start; null before the start",
+    "state": "the current state",
     "time_attr": "what max_t counts",
     "trial_id": "trl_...",
     "trial_number": "the trial's number within the experiment, from 0",
@@ -74,7 +74,7 @@ WORDS = {
     "x": "the horizontal axis",
     "y": "the values of the metric",
 }
-"""Descriptions of fields that have the same meaning in every model. Other fields have their own description."""
+"""Descriptions of fields that have the same meaning in every model. All other fields are described where they are declared."""
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -88,19 +88,22 @@ class Model(BaseModel):
         ser_json_inf_nan="null",
         json_schema_serialization_defaults_required=True,
         json_schema_extra=_describe,
-        validate_by_name=True,  # the client parses answers with these models, which use the names of the API
+        validate_by_name=True,  # the client also uses these models, and parses responses, which have the API's names
         validate_by_alias=True,
     )
 
 
 class Body(BaseModel):
-    """Base of request bodies: unknown fields are errors, and types are not converted."""
+    """Base class of request bodies. Unknown fields are errors, and values are not converted to the type of the field."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
-    """Return a model with those fields of a record that have an `About`, under the names and types of the API."""
+    """Return a model with all fields of a database record that are annotated with an `About`, except those in `leave_out`.
+
+    The fields have the names and types that the API uses.
+    """
     fields: dict[str, Any] = {}
     for name, plain, about in _shown_fields(record):
         if name not in leave_out:
@@ -111,13 +114,13 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return those fields of a record that have an `About`, as arguments for a model that `shown` has made."""
+    """Return the values of a record that the API shows, as arguments for a model that `shown` has made."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 
 @functools.cache
 def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
-    """Return (name, type, About) for each field that the API shows."""
+    """Return (name, type, `About`) for each field of a record that the API shows."""
     hints = get_type_hints(record, include_extras=True).items()
     marked = ((name, get_args(hint)) for name, hint in hints)
     return tuple((name, args[0], mark) for name, args in marked for mark in args if isinstance(mark, About))
@@ -129,8 +132,10 @@ class PageOf(Model, Generic[T]):
 
 
 class ErrorItem(Model):
-    pointer: Annotated[str, Field(description="JSON pointer to the field; empty for the whole document")]
-    message: Annotated[str, Field(description="what is wrong, what was expected, and the nearest valid name")]
+    pointer: Annotated[str, Field(description="the JSON pointer to the wrong field; empty for the whole document")]
+    message: Annotated[
+        str, Field(description="what is wrong and what was expected, with a suggestion for a misspelt name")
+    ]
 
 
 class Problem(Model):
@@ -139,8 +144,8 @@ class Problem(Model):
     type: Annotated[str, Field(description="always about:blank")] = "about:blank"
     title: Annotated[str, Field(description="the reason phrase of the HTTP status")]
     status: Annotated[int, Field(description="the HTTP status")]
-    detail: Annotated[str, Field(description="the error, in a sentence")]
+    detail: Annotated[str, Field(description="a sentence that describes the error")]
     request_id: Annotated[
         str | None, Field(description="the id of the request, as in the header X-Request-Id and in the service's log")
     ] = None
-    errors: Annotated[list[ErrorItem], Field(description="each mistake, with the field that it is about")] = []
+    errors: Annotated[list[ErrorItem], Field(description="the mistakes in the request, each with the wrong field")] = []

@@ -12,6 +12,8 @@ from tuner.api.schemas.forms import Model
 class Health(Model):
     status: Annotated[
         Literal["ok", "ready", "unready"],
-        Field(description="ok: the service answers; ready or unready: whether it can run experiments"),
+        Field(
+            description="/healthz: ok, since the service answers; /readyz: ready if the service can run experiments, else unready"
+        ),
     ]
-    problems: Annotated[list[str], Field(description="the reasons why it is not ready")] = []  # noqa: RUF012 - pydantic copies it
+    problems: Annotated[list[str], Field(description="the reasons why the service is not ready")] = []  # noqa: RUF012 - pydantic copies it

@@ -21,7 +21,7 @@ class Change(Model):
 
 
 class LineageSegment(Model):
-    """One segment that led to a trial's weights. It may be a segment of another trial."""
+    """One of the segments that led to a trial's weights. It may belong to another trial, from which the weights came."""
 
     id: Annotated[str, Field(description="seg_...")]
     trial_id: str
@@ -33,15 +33,17 @@ class LineageSegment(Model):
         int,
         Field(
             description=(
-                "the training_iteration from which the next segment continued; for the last "
-                "segment, its current training_iteration"
+                "the training_iteration from which the next segment continued; for the last segment, the training_iteration "
+                "that it has reached"
             )
         ),
     ]
     source_checkpoint_id: str | None
     source_trial_number: int | None
     params: Json
-    changes: Annotated[dict[str, Change], Field(description="parameters that changed from the previous segment")]
+    changes: Annotated[
+        dict[str, Change], Field(description="the parameters whose values differ from the previous segment")
+    ]
 
 
 class ScheduleEntry(Model):
@@ -56,7 +58,7 @@ class Lineage(Model):
     items: list[LineageSegment]
     schedule: Annotated[
         list[ScheduleEntry],
-        Field(description="the configurations in order; to repeat the result, train with one after the other"),
+        Field(description="the configurations in order; training with one after the other repeats the result"),
     ]
 
     @classmethod

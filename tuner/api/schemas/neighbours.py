@@ -1,4 +1,4 @@
-"""The neighbours of a trial in the search space."""
+"""The neighbours of a trial: the trials whose configurations are closest to its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.store import TrialRecord
 
 
 class Neighbour(Model):
-    """A trial whose configuration is similar."""
+    """A trial whose configuration is similar to that of the trial in the request."""
 
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the trial's number")]
@@ -22,15 +22,16 @@ class Neighbour(Model):
     distance: Annotated[
         float,
         Field(
-            description="the distance in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners"
+            description="the distance of the two configurations in the unit cube: 0 if they are equal, 1 for opposite corners"
         ),
     ]
-    best_value: Annotated[Number | None, Field(description="its best value of the first objective")]
-    iteration: Annotated[int, Field(description="training_iteration of its newest report")]
+    best_value: Annotated[Number | None, Field(description="the neighbour's best value of the first objective")]
+    iteration: Annotated[int, Field(description="the training_iteration of the neighbour's newest report")]
     changes: Annotated[
         dict[str, Change],
         Field(
-            description="parameters that differ, the largest difference first; `before` is the value of the trial itself"
+            description="the parameters that differ, largest difference first; `before` is the value in the requested trial, "
+            "`after` that in the neighbour"
         ),
     ]
 
@@ -38,9 +39,9 @@ class Neighbour(Model):
 class Neighbours(Model):
     trial_id: Annotated[str, Field(description="trl_...")]
     trial_number: Annotated[int, Field(description="the trial's number")]
-    items: Annotated[list[Neighbour], Field(description="the nearest first")]
+    items: Annotated[list[Neighbour], Field(description="the neighbours, nearest first")]
     left_out: Annotated[
-        int, Field(description="number of trials that were left out, because at most 10,000 are compared")
+        int, Field(description="the number of trials that were left out, because at most 10,000 are compared")
     ]
 
     @classmethod

@@ -15,27 +15,28 @@ from tuner.store import UsageSeries as UsageRecord
 
 
 class LogItem(Model):
-    """The output of one rank in one segment, or a part of it."""
+    """The output of one rank in one segment, or a part of this output."""
 
-    segment: Annotated[int, Field(description="ordinal of the segment within the trial")]
-    rank: Annotated[int, Field(description="the rank that printed it")]
+    segment: Annotated[int, Field(description="the ordinal of the segment within the trial")]
+    rank: Annotated[int, Field(description="the rank that has printed the text")]
     stream: Annotated[
         str, Field(description="always 'output': stdout and stderr, in the order in which they were written")
     ]
-    text: Annotated[str, Field(description="the text that it printed; a separate line marks where bytes are missing")]
-    start: Annotated[int, Field(description="offset of the text in the rank's log, in bytes")]
+    text: Annotated[
+        str, Field(description="what the rank has printed; a line of its own marks a place where bytes are missing")
+    ]
+    start: Annotated[int, Field(description="the byte offset in the rank's log at which the text begins")]
     end: Annotated[
-        int, Field(description="offset of the end of the text, in bytes; pass it as `offset` to get what follows")
+        int, Field(description="the byte offset at which the text ends; pass it as `offset` to get what follows")
     ]
     left_out: Annotated[
         int,
         Field(
-            description="number of bytes between start and end that were not kept; a line in the text marks the place"
+            description="the number of bytes between start and end that are missing, because the database keeps only part of a "
+            "long output"
         ),
     ]
-    complete: Annotated[
-        bool, Field(description="true if the text includes the end of the log and the rank prints no more")
-    ]
+    complete: Annotated[bool, Field(description="true if the rank has ended, and the text includes the end of its log")]
 
 
 class Logs(Model):
@@ -48,7 +49,7 @@ class Logs(Model):
 
 
 class UsageSeries(shown(UsageRecord)):  # type: ignore[misc]
-    """The resource usage of one rank during one segment: lists of equal length, oldest sample first."""
+    """The resource usage of one rank during one segment, as lists of equal length with the oldest sample first."""
 
 
 class Usage(Model):
@@ -60,19 +61,22 @@ class Usage(Model):
 
 
 class LiveRank(Model):
-    """The current stack and resource usage of a rank. Values are null if it does not answer or uses no GPU."""
+    """The current Python stack and resource usage of a rank.
+
+    Values are null if the rank does not answer; those about GPUs are also null if it uses none.
+    """
 
     rank: int
-    stack: Annotated[str, Field(description="the Python stack of its training thread")]
+    stack: Annotated[str, Field(description="the Python stack of the rank's training thread")]
     cpu_s: Annotated[
-        float | None, Field(description="CPU time since the segment's start, child processes included")
+        float | None, Field(description="CPU time in seconds since the segment's start, including child processes")
     ] = None
-    rss_bytes: Annotated[int | None, Field(description="resident memory of the process")] = None
-    threads: Annotated[int | None, Field(description="threads of the process")] = None
+    rss_bytes: Annotated[int | None, Field(description="the resident memory of the rank's process")] = None
+    threads: Annotated[int | None, Field(description="the number of threads of the rank's process")] = None
     gpu_bytes: Annotated[int | None, Field(description="GPU memory allocated by torch")] = None
     gpu_reserved_bytes: Annotated[int | None, Field(description="GPU memory reserved by torch")] = None
     gpu_percent: Annotated[
-        float | None, Field(description="utilization of its GPUs, by all processes that use them")
+        float | None, Field(description="the utilization of the rank's GPUs by all processes that use them")
     ] = None
 
 

@@ -1,4 +1,4 @@
-"""The replay of an experiment under another scheduler: its cost and result, compared with what happened."""
+"""A replay: what an experiment would have cost and found under another scheduler, compared with what happened."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ from tuner.names import did_you_mean
 
 
 class ReplayRequest(Model):
-    """The scheduler to replay the experiment with, and its options."""
+    """The body of a request to replay an experiment: the scheduler and the searcher to use."""
 
     model_config = ConfigDict(extra="forbid")
 
     scheduler: Annotated[
-        str | Json | None, Field(description="a type or its JSON form, as in a spec; null: the experiment's own")
+        str | Json | None,
+        Field(
+            description="the scheduler, as in a spec: a type, or an object with a type and options; null: that of the experiment"
+        ),
     ] = None
     search: Annotated[
         str | Json | None,
-        Field(description="a type or its JSON form; null: the recorded configurations, in their original order"),
+        Field(
+            description="the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is "
+            "used; null: the recorded trials in their order"
+        ),
     ] = None
     max_concurrent_trials: Annotated[
         int | None,
         Field(
             ge=1,
             le=100_000,
-            description="trials that train at once; null: as many as trained at once in the experiment",
+            description="how many trials train at the same time; null: as many as in the experiment",
         ),
     ] = None
 
     @classmethod
     def read(cls, data: Any) -> ReplayRequest:
-        """Return the request in a body. Raise SpecError with all its mistakes."""
+        """Return the body of a request as this model. Raise SpecError with all mistakes if it does not fit."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -44,7 +50,7 @@ class ReplayRequest(Model):
 
 
 def _mistake(item: dict[str, Any]) -> tuple[str, str]:
-    place = [str(part) for part in item["loc"]][:1]  # the rest of the location names a member of a union
+    place = [str(part) for part in item["loc"]][:1]  # the rest of the location says which type of a union was tried
     message = str(item["msg"])
     if item["type"] == "extra_forbidden":
         message = f"unknown field{did_you_mean(place[0], list(ReplayRequest.model_fields))}"
@@ -54,12 +60,14 @@ def _mistake(item: dict[str, Any]) -> tuple[str, str]:
 class TrialOutcome(Model):
     state: Annotated[
         TrialState | Literal["censored"],
-        Field(description="censored: it would have trained for longer than was recorded, with unknown cost and result"),
+        Field(
+            description="censored: the trial would have continued after the end of its record, with unknown cost and result"
+        ),
     ]
-    iterations: Annotated[int, Field(description="number of reports")]
+    iterations: Annotated[int, Field(description="the number of reports that the trial makes")]
     value: Annotated[
         Number,
-        Field(description="its value of the first objective; null if no report satisfies the constraints"),
+        Field(description="the trial's value of the first objective; null if no report satisfies the constraints"),
     ]
     reason: str
 
@@ -69,34 +77,47 @@ class ReplayedTrial(Model):
     params: Json
     recorded: Annotated[TrialOutcome, Field(description="what happened")]
     replayed: Annotated[
-        TrialOutcome | None, Field(description="the outcome in the replay; null: it would not have been started")
+        TrialOutcome | None, Field(description="the outcome in the replay; null: the trial would not have been started")
     ]
 
 
 class ReplayTotals(Model):
-    trials: Annotated[int, Field(description="trials that were started")]
-    reports: Annotated[int, Field(description="reports of all trials together")]
-    training_s: Annotated[float, Field(description="seconds of training of all trials together, without their starts")]
-    duration_s: Annotated[float, Field(description="seconds from the first start to the end")]
-    best_trial: Annotated[int | None, Field(description="number of the best trial")]
+    trials: Annotated[int, Field(description="the number of trials that were started")]
+    reports: Annotated[int, Field(description="the number of reports of all trials together")]
+    training_s: Annotated[
+        float, Field(description="seconds of training, summed over all trials, not counting the time to start them")
+    ]
+    duration_s: Annotated[
+        float, Field(description="seconds from the start of the first trial to the end of the experiment")
+    ]
+    best_trial: Annotated[int | None, Field(description="the number of the best trial; null if no trial has a value")]
     best_value: Number
 
 
 class Replay(Model):
-    """The outcome of a replay, compared with what happened. Nothing is estimated: values that were not recorded are censored."""
+    """The outcome of a replay, compared with what happened in the experiment.
+
+    Nothing is estimated: a trial whose record is too short for the replay is censored.
+    """
 
     summary: Annotated[str, Field(description="the outcome in one sentence")]
-    method: Annotated[str, Field(description='the scheduler in a few words: "asha(reduction_factor=3)"')]
-    scheduler: Annotated[Json, Field(description="with all options")]
+    method: Annotated[str, Field(description='the scheduler in a few words, such as "asha(reduction_factor=3)"')]
+    scheduler: Annotated[Json, Field(description="the scheduler of the replay, with all its options")]
     search: Annotated[
         Json | None,
-        Field(description="null: the recorded order, or the scheduler proposes configurations itself"),
+        Field(
+            description="the searcher; null: trials start in the recorded order, or the scheduler proposes configurations"
+        ),
     ]
     saved: Annotated[
         float,
-        Field(description="share of the reports that would have been saved; an upper bound if trials are censored"),
+        Field(
+            description="the share of the experiment's reports that the replay saves; an upper bound if trials are censored"
+        ),
     ]
-    censored: Annotated[int, Field(description="number of trials that would have trained for longer than was recorded")]
+    censored: Annotated[
+        int, Field(description="the number of trials that would have continued after the end of their record")
+    ]
     recorded: Annotated[ReplayTotals, Field(description="the cost and the result of the experiment")]
     replayed: Annotated[
         ReplayTotals,

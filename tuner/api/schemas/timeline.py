@@ -16,44 +16,50 @@ class TimelineSpan(Model):
     phase: Annotated[
         Phase,
         Field(
-            description="waiting: the trial waits for room on the cluster; starting: processes start and load the code; "
-            "restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is "
-            "taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device"
+            description="waiting: the trial waits for resources; starting: its processes start and load the code; restarting: "
+            "its processes start again after a failure or a pause; checkpointing: training waits until a checkpoint has been "
+            "handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]
-    end: Annotated[float, Field(description="seconds since started_at; equal to duration_s if it has not ended")]
-    trial_number: Annotated[int | None, Field(description="null if a device is idle")]
-    segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if a device is idle")]
+    end: Annotated[float, Field(description="seconds since started_at; equal to duration_s if the span has not ended")]
+    trial_number: Annotated[int | None, Field(description="the trial's number; null if the device is idle")]
+    segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if the device is idle")]
 
 
 class TimelineTrial(Model):
     trial_number: Annotated[int, Field(description="the trial's number")]
     trial_id: Annotated[str, Field(description="trl_...")]
     state: TrialState
-    spans: Annotated[list[TimelineSpan], Field(description="in time")]
+    spans: Annotated[list[TimelineSpan], Field(description="the phases of the trial, in order of time")]
 
 
 class TimelineDevice(Model):
-    """A GPU or, on a node without GPUs, the slot of one rank."""
+    """A GPU or, on a node without GPUs, a slot in which one rank at a time runs."""
 
-    host: Annotated[str, Field(description="the node")]
-    name: Annotated[str, Field(description='"GPU 0", or "rank 1" for the first slot of a rank')]
+    host: Annotated[str, Field(description="the host name of the node")]
+    name: Annotated[str, Field(description='"GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs')]
     busy: Annotated[
-        float, Field(description="share of the time during which these trials held the device, from 0 to 1")
+        float, Field(description="the share of the time, from 0 to 1, during which trials on this page held the device")
     ]
-    spans: Annotated[list[TimelineSpan], Field(description="its spans in order, including the idle ones")]
+    spans: Annotated[
+        list[TimelineSpan], Field(description="when trials held the device and when it was idle, in order of time")
+    ]
 
 
 class Timeline(Model):
-    """A page of the timeline: some of the trials, and the devices that they held."""
+    """A page of the timeline of an experiment: some of its trials, and the devices that these trials held."""
 
     started_at: Annotated[Timestamp, Field(description="where the timeline begins")]
-    duration_s: Annotated[float, Field(description="its length in seconds, up to now or the end of the experiment")]
-    trials: Annotated[list[TimelineTrial], Field(description="by number")]
-    devices: Annotated[list[TimelineDevice], Field(description="the devices that these trials held, by node")]
-    totals: Annotated[dict[str, float], Field(description="seconds in each phase, summed over these trials")]
-    total: Annotated[int, Field(description="number of trials of the experiment")]
+    duration_s: Annotated[
+        float, Field(description="the length of the timeline in seconds: up to now, or to the end of the experiment")
+    ]
+    trials: Annotated[list[TimelineTrial], Field(description="the trials on this page, by number")]
+    devices: Annotated[
+        list[TimelineDevice], Field(description="the devices that the trials on this page held, by node")
+    ]
+    totals: Annotated[dict[str, float], Field(description="phase -> seconds, summed over the trials on this page")]
+    total: Annotated[int, Field(description="the number of all trials of the experiment")]
 
     @classmethod
     def of(cls, found: timelines.Timeline) -> Timeline:

@@ -25,8 +25,8 @@ class Failure(Model):
         Literal["user", "system", "placement", "spec"],
         Field(
             description=(
-                "user: the trial's code failed; system: a node, process or device failed; placement: no "
-                "resources; spec: the spec cannot work"
+                "user: the trial's code failed; system: a node, process or device failed; placement: the cluster did not "
+                "provide the resources; spec: the spec cannot work"
             )
         ),
     ]
@@ -35,37 +35,45 @@ class Failure(Model):
     rank: Annotated[int | None, Field(description="the rank that failed first")]
     node: Annotated[str | None, Field(description="the node of that rank")]
     pid: Annotated[int | None, Field(description="the process id of that rank")]
-    traceback: Annotated[str, Field(description="its Python traceback")]
-    log_tail: Annotated[str, Field(description="the last lines that this rank printed")]
-    stacks: Annotated[dict[str, str], Field(description="rank -> stack, if the ranks were hung")]
+    traceback: Annotated[str, Field(description="the Python traceback of that rank")]
+    log_tail: Annotated[str, Field(description="the last lines that the failed rank printed")]
+    stacks: Annotated[
+        dict[str, str], Field(description="rank -> its Python stack, if the trial failed because its ranks hung")
+    ]
 
 
 class Checkpoint(Model):
     id: Annotated[str, Field(description="ckpt_...")]
-    uri: Annotated[str, Field(description="its path or URI")]
-    step: Annotated[int, Field(description="training_iteration of the report that saved it")]
-    bytes: Annotated[int, Field(description="its size")]
+    uri: Annotated[str, Field(description="the path or URI of the checkpoint")]
+    step: Annotated[int, Field(description="the training_iteration of the report with which the checkpoint was saved")]
+    bytes: Annotated[int, Field(description="the size of the checkpoint in bytes")]
     node: Annotated[
         str | None,
         Field(
-            description="Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path "
-            "is shared; null if the checkpoint is at a URI"
+            description="Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is "
+            "shared by all nodes; null if the checkpoint is at a URI"
         ),
     ] = None
 
 
 class CheckpointItem(Checkpoint):
-    """A checkpoint and its source."""
+    """A checkpoint, with the trial and the segment that saved it."""
 
     experiment_id: Annotated[str, Field(description="exp_...")]
     trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[int, Field(description="the number of the trial that saved it")]
-    segment: Annotated[int, Field(description="the ordinal of the segment that saved it")]
-    state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="ready: its files can be used")]
-    pinned: Annotated[
-        bool, Field(description="true if it is pinned, so that the experiment's policy does not delete it")
+    trial_number: Annotated[int, Field(description="the number of the trial that saved the checkpoint")]
+    segment: Annotated[int, Field(description="the ordinal of the segment that saved the checkpoint")]
+    state: Annotated[
+        Literal["uploading", "ready", "deleted"],
+        Field(description="uploading: its files are not complete yet; ready: its files can be used"),
     ]
-    actions: Annotated[list[CheckpointAction], Field(description="the actions that its state allows now")]
+    pinned: Annotated[
+        bool,
+        Field(
+            description="true if the checkpoint is pinned, so that the experiment's checkpoint policy does not delete it"
+        ),
+    ]
+    actions: Annotated[list[CheckpointAction], Field(description="the actions that the checkpoint's state allows now")]
 
     @classmethod
     def of(cls, record: CheckpointRecord, experiment: ExperimentRecord) -> Self:
@@ -90,28 +98,32 @@ class CheckpointPage(PageOf[CheckpointItem]):
 
 
 class Enqueue(Body):
-    """Configurations to try next."""
+    """The body of a request that adds trials with given configurations."""
 
     configurations: Annotated[
         list[dict[str, Any]],
         Field(
             min_length=1,
             max_length=1000,
-            description="flat or nested params; missing ones are drawn at random",
+            description="the configurations as flat or nested params; params that are missing are drawn at random",
             examples=[[{"lr": 0.01, "width": 64}, {"lr": 0.1}]],
         ),
     ]
 
 
 class Fork(Body):
-    """A new trial from a checkpoint of this one."""
+    """The body of a request that starts a new trial from a checkpoint of an existing one."""
 
     checkpoint_id: Annotated[
-        str | None, Field(max_length=100, description="one of the trial's checkpoints; null: the newest usable one")
+        str | None,
+        Field(max_length=100, description="a checkpoint of the existing trial; null: its newest usable checkpoint"),
     ] = None
     params: Annotated[
         dict[str, Any],
-        Field(description="flat params to change; the others are copied from the trial", examples=[{"lr": 0.001}]),
+        Field(
+            description="params to change, as a flat mapping; all other params are copied from the existing trial",
+            examples=[{"lr": 0.001}],
+        ),
     ] = {}  # noqa: RUF012 - pydantic copies it
 
 
@@ -122,7 +134,7 @@ class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ign
 class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoint", "placement"))):  # type: ignore[misc]
     """A segment in the list of all segments of an experiment."""
 
-    trial_number: Annotated[int, Field(description="the number of its trial")]
+    trial_number: Annotated[int, Field(description="the number of the trial that the segment belongs to")]
 
     @classmethod
     def of(cls, item: TrialSegment) -> Self:
@@ -136,17 +148,22 @@ class SegmentPage(PageOf[SegmentItem]):
 class Trial(shown(TrialRecord)):  # type: ignore[misc]
     """One configuration under evaluation, with its newest results."""
 
-    # `TrialRecord` declares the other fields; these have another form in the API.
-    last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
+    # These fields differ from those of `TrialRecord`, which declares the rest.
+    last: Annotated[dict[str, Number], Field(description="the newest value of each metric that the trial has reported")]
     error: Annotated[
-        Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
+        Failure | None,
+        Field(
+            validation_alias="failure",
+            description="the latest failure of the trial, even if it was retried afterwards; null: no failure",
+        ),
     ]
-    checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
+    checkpoint: Annotated[Checkpoint | None, Field(description="the trial's newest usable checkpoint")]
     actions: Annotated[
         list[TrialAction],
         Field(
             description=(
-                "the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint"
+                "the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest "
+                "checkpoint"
             )
         ),
     ] = []  # noqa: RUF012 - pydantic copies it
@@ -159,24 +176,28 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 
 class TrialPage(PageOf[Trial]):
-    total: Annotated[int, Field(description="number of matching trials on all pages")]
+    total: Annotated[int, Field(description="the number of trials on all pages together")]
 
 
 class TrialSample(Model):
-    """A sample of an experiment's trials: the best trials, and trials spread evenly over the lower ranks."""
+    """A sample of an experiment's trials: the best trials, and an even selection of the others by their best values."""
 
-    items: Annotated[list[Trial], Field(description="ordered by number; all trials if there are at most `size`")]
+    items: Annotated[
+        list[Trial], Field(description="the trials of the sample, by number; all trials if there are at most `size`")
+    ]
     ranks: Annotated[
         list[int],
         Field(
-            description="the rank of each item among all trials by best value, from 1; trials without a value are last"
+            description="the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value "
+            "have the last ranks"
         ),
     ]
-    total: Annotated[int, Field(description="number of all trials")]
+    total: Annotated[int, Field(description="the number of all trials of the experiment")]
     trained: Annotated[
         int | None,
         Field(
-            description="sum of the iterations of all completed and stopped trials, at most max_t each; null without a max_t"
+            description="the iterations of all completed and stopped trials together, at most max_t for each; null without a "
+            "max_t"
         ),
     ]
 
@@ -187,13 +208,13 @@ class TrialSample(Model):
 
 
 class TrialDetail(Trial):
-    segments: Annotated[list[Segment], Field(description="its segments, oldest first")]
+    segments: Annotated[list[Segment], Field(description="the trial's segments, oldest first")]
 
 
 class Pareto(Model):
-    """The Pareto front, by the newest values of the trials."""
+    """The Pareto front of the trials, computed from the newest values of their objectives."""
 
     metrics: Annotated[list[str], Field(description="the objectives, in the order of the spec")]
-    items: Annotated[list[Trial], Field(description="ordered by number; at most 1,000")]
-    total: Annotated[int, Field(description="number of trials on the front")]
-    of: Annotated[int, Field(description="number of trials that were compared")]
+    items: Annotated[list[Trial], Field(description="the trials on the front, by number; at most 1,000")]
+    total: Annotated[int, Field(description="the number of trials on the front")]
+    of: Annotated[int, Field(description="the number of trials that were compared")]

@@ -24,18 +24,21 @@ Events = Annotated[
     Field(
         min_length=1,
         max_length=20,
-        description="the events that it receives",
+        description="the events that are sent to the webhook",
         examples=[["experiment.completed", "trial.failed"]],
     ),
 ]
 Threshold = Annotated[
     float | None,
-    Field(allow_inf_nan=False, description="the value that the first objective has to reach, for objective.reached"),
+    Field(
+        allow_inf_nan=False,
+        description="the value of the first objective at which objective.reached is sent; null: never",
+    ),
 ]
 
 
 class NewWebhook(Body):
-    """The body that creates a webhook."""
+    """The body of a request that creates a webhook."""
 
     url: Url
     events: Events
@@ -44,44 +47,55 @@ class NewWebhook(Body):
         Field(
             pattern=PROJECT,
             description=(
-                "only experiments of this project; null: all projects, or the caller's project if the caller is "
-                "limited to one"
+                "send only events of this project; null: of the project that the caller is limited to, or of all projects if the "
+                "caller is not limited"
             ),
         ),
     ] = None
     experiment_id: Annotated[
         str | None,
-        Field(max_length=100, description="exp_...: only this experiment; null: all experiments of the project"),
+        Field(
+            max_length=100,
+            description="send only events of this experiment, exp_...; null: of all experiments of the project",
+        ),
     ] = None
-    format: Annotated[FormatName, Field(description="json, or slack for Slack's incoming webhooks")] = "json"
+    format: Annotated[
+        FormatName, Field(description="the format of the message: json, or slack for Slack's incoming webhooks")
+    ] = "json"
     threshold: Threshold = None
 
 
 class WebhookPatch(Body):
-    """Changes of a webhook. Fields that are null or left out keep their values."""
+    """The body of a request that changes a webhook. Fields that are null or left out keep their values."""
 
     url: Annotated[Url | None, Field(description="the new URL")] = None
-    events: Annotated[Events | None, Field(description="the events that it receives")] = None
+    events: Annotated[Events | None, Field(description="the events that are sent to the webhook")] = None
     format: Annotated[FormatName | None, Field(description="json or slack")] = None
     threshold: Threshold = None
 
 
 class Webhook(Model):
-    """A webhook without its secret."""
+    """A webhook. Its secret is shown only when it is created."""
 
     id: Annotated[str, Field(description="whk_...")]
     url: Annotated[str, Field(description="the URL to which deliveries are sent")]
-    events: Annotated[list[EventName], Field(description="the events that it receives")]
-    project: Annotated[str | None, Field(description="only experiments of this project; null: all")]
+    events: Annotated[list[EventName], Field(description="the events that are sent to the webhook")]
+    project: Annotated[str | None, Field(description="only events of this project are sent; null: of all projects")]
     experiment_id: Annotated[
-        str | None, Field(description="only this experiment; null: all experiments of the project")
+        str | None,
+        Field(description="only events of this experiment are sent; null: of all experiments of the project"),
     ]
     format: Annotated[FormatName, Field(description="json or slack")]
-    threshold: Annotated[float | None, Field(description="for objective.reached")]
+    threshold: Annotated[
+        float | None,
+        Field(description="the value of the first objective at which objective.reached is sent; null: never"),
+    ]
     created_at: Timestamp
     secret: Annotated[
         str | None,
-        Field(description="the key of the signatures; only the response that creates the webhook contains it"),
+        Field(
+            description="the key that signs deliveries; contained only in the response to the request that creates the webhook"
+        ),
     ] = None
 
     @classmethod
@@ -107,21 +121,38 @@ class WebhookList(Model):
 
 
 class Delivery(Model):
-    """One message to one webhook."""
+    """A message about one event to one webhook, and the attempts to send it."""
 
-    id: Annotated[str, Field(description="dlv_...; also in the header Tuner-Delivery; the same for every attempt")]
-    event: Annotated[SentEvent, Field(description="the event; test: a test that somebody requested")]
-    experiment_id: Annotated[str, Field(description="exp_...; exp_test in a test")]
+    id: Annotated[
+        str,
+        Field(
+            description="the id of the delivery, dlv_..., as in the header Tuner-Delivery; it is the same for every attempt"
+        ),
+    ]
+    event: Annotated[SentEvent, Field(description="the event that is sent; test: a test that somebody requested")]
+    experiment_id: Annotated[
+        str, Field(description="the experiment that the event is about, exp_...; exp_test in a test")
+    ]
     state: Annotated[
         Literal["pending", "delivered", "failed"],
-        Field(description="failed: no attempt succeeded, and no more are made"),
+        Field(
+            description="pending: there will be another attempt; failed: no attempt has succeeded, and there will be no more"
+        ),
     ]
-    attempts: Annotated[int, Field(description="number of attempts so far")]
-    next_attempt_at: Annotated[str | None, Field(description="time of the next attempt; null if it is not pending")]
-    last_status: Annotated[int | None, Field(description="the HTTP status of the receiver's latest answer, if any")]
-    last_error: Annotated[str | None, Field(description="the error of the latest attempt, if it failed")]
+    attempts: Annotated[int, Field(description="the number of attempts so far")]
+    next_attempt_at: Annotated[
+        str | None, Field(description="when the next attempt is due; null if there will be none")
+    ]
+    last_status: Annotated[
+        int | None, Field(description="the HTTP status of the receiver's latest response; null: there was no response")
+    ]
+    last_error: Annotated[
+        str | None, Field(description="why the latest attempt failed; null: it succeeded, or there has been no attempt")
+    ]
     created_at: Timestamp
-    ended_at: Annotated[str | None, Field(description="when it was delivered or given up")]
+    ended_at: Annotated[
+        str | None, Field(description="when the message was delivered or given up; null if it is pending")
+    ]
 
     @classmethod
     def of(cls, record: DeliveryRecord) -> Delivery:

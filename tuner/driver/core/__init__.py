@@ -2,9 +2,9 @@
 
 `Core` (in `core`) has two entry points, which leave the same state:
 
-* `handle(event)`, live: apply the event, decide, apply the decisions; return the log entries to commit and the actions to carry
-  out after the commit.
-* `fold(seq, entry)`, after a restart: apply one committed entry. Nothing is decided and nothing is done.
+* `handle(event)`, in a running driver: apply the event, decide, apply the decisions; return the log entries to commit and the
+  actions to carry out after the commit.
+* `fold(seq, entry)`, after a restart: apply one committed entry. Nothing is decided, and no action is returned.
 
 `State` (in `state`) holds everything that is known about the experiment. Its `apply` is the only function that changes
 trials and segments, apart from `set_milestone`. `Decider` (in `decider`) reads the state and returns decisions; it

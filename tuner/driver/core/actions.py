@@ -1,4 +1,4 @@
-"""Actions, which a shell carries out after a commit. They are values; carrying one out twice does no harm."""
+"""Actions, which a shell carries out after a commit. They are immutable; carrying one out twice does no harm."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RunSegment:
     """Run this segment, the newest of its trial, on a worker group."""
 
     segment: SegmentRef
-    decision_seq: int  # the decision that it carries out, which is pending until the segment has started
+    decision_seq: int  # event_seq of the decision to run the segment, which is pending until the segment has started
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Make the ranks of this segment agree on a report at which they wait for the verdict, or kill the ranks."""
+    """Make the ranks of this segment agree on a report at which they wait for a verdict; if `why` is "kill", kill them."""
 
     segment: SegmentRef
     why: Interruption
@@ -29,14 +29,14 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Let the (heavy) searcher propose the configuration of this trial in another process; answer with `Suggested`."""
+    """Let a searcher that is slow propose a trial's configuration in another process; answer with `Suggested`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Run the scheduler's `fit` on this payload in another process; answer with `ModelFitted`."""
+    """Call the scheduler's `fit` with this payload in another process; answer with `ModelFitted`."""
 
     payload: Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class DeleteCheckpoint:
 
 
 Question = Ask | Fit
-"""A computation that the core requests from another process."""
+"""A computation that the core requests, and that runs in another process."""
 
 Action = RunSegment | Interrupt | Question | DeleteCheckpoint
 

@@ -13,14 +13,15 @@ ALIKE = 3
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _MEMORY = ("MemoryError", "OutOfMemoryError")
-"""Errors that do not predict the next trial, because another configuration may need less memory."""
+"""Exceptions after which the next trial may still succeed, because its configuration may need less memory."""
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """Return the kind and place of a failure, equal for the same mistake; None if other trials may not fail in the same way.
+    """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a function that
-    returned without a report, ("no report", "its end"). Lost nodes, killed processes and lack of memory give None.
+    returned without a report, ("no report", "its end"). Return None if other trials may not fail in the same way: after a
+    lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
         return "no report", "its end"
@@ -35,10 +36,10 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Return the reason to end the search, if the first ALIKE trials (including this one) failed in the same way.
+    """Return the reason to end the search if trial `failing` and all ended trials failed in the same way; otherwise None.
 
-    This is the case if all raise the same exception at the same line, or all return without a report. Return None if
-    any trial has ever reported or has ended in another way. Trials that will be retried do not count as failed.
+    The failures are alike if all trials raised the same exception at the same line, or if all returned without a report.
+    At least ALIKE trials must have failed, and no trial may ever have reported. Trials that will be retried do not count.
     """
     place = place_of(failure)
     if place is None or any(trial.reports for trial in trials):

@@ -13,19 +13,19 @@ from tuner.domain.trial import KeptCheckpoint, Population, Segment, Trial
 from tuner.driver.core.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
-"""(the trial that saved it, the checkpoint)"""
+"""A checkpoint to delete, as (number of the trial that saved the checkpoint, the checkpoint)."""
 
 
 class CheckpointLedger:
-    """Keeps the checkpoints of all trials. Only this class changes `Trial.checkpoints` and `Trial.checkpoint`.
+    """Keeps track of the checkpoints of all trials. Only this class changes `Trial.checkpoints` and `Trial.checkpoint`.
 
     Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint. A
     checkpoint is usable if it is ready and complete and its report has been committed, because a trial must never start
-    ahead of its reports. After an exploit, only checkpoints saved since then are usable. Until the trial has saved
-    one, it starts from the donor's checkpoint that the exploit named.
+    ahead of its reports. After an exploit, only checkpoints that the trial has saved since the exploit are usable. Until it
+    has saved one, the trial starts from the donor's checkpoint that the exploit named.
 
-    A checkpoint is removed from `Trial.checkpoints` when its deletion is decided; `take_decided` returns such
-    deletions. A deletion stays decided, even after a restart, until `deleted` confirms it.
+    A checkpoint is removed from `Trial.checkpoints` as soon as its deletion is decided; `take_decided` returns the
+    deletions to carry out. A deletion stays decided, even after a restart, until `deleted` confirms it.
     """
 
     def __init__(self, trials: Population, policy: CheckpointPolicy, objective: Objective) -> None:
@@ -44,7 +44,7 @@ class CheckpointLedger:
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
     def take_decided(self) -> list[Deletion]:
-        """Return the deletions that were decided since the last call."""
+        """Return the deletions of checkpoints that were decided since the last call of this method."""
         decided, self._decided = self._decided, []
         return decided
 
@@ -53,7 +53,7 @@ class CheckpointLedger:
         return checkpoint in self._owner
 
     def find(self, checkpoint: str) -> KeptCheckpoint | None:
-        """Return a checkpoint that exists, by its id, whichever trial saved it."""
+        """Return the checkpoint with this id, whichever trial saved it; None if it does not exist."""
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
@@ -67,7 +67,7 @@ class CheckpointLedger:
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
-        """Add `more`, which can be negative, to the number of user requests that need a checkpoint. Ignore an empty id."""
+        """Change the number of user requests that need this checkpoint by `more`, which may be negative. Ignore an empty id."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
@@ -77,10 +77,11 @@ class CheckpointLedger:
                 self.tidy(self._trials[owner])
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
-        """Add a checkpoint that `segment` of the trial saved, or record that a known one has become ready.
+        """Add a checkpoint that `segment` of the trial saved, or record that a checkpoint already added is now ready.
 
         `value` and `t` are the objective and the time_attr value of the checkpoint's report, if that report is known. The
-        call can come before the report, or after later checkpoints. Once the deletion is decided, calls are ignored.
+        checkpoint can be added before its report, or after newer checkpoints. A checkpoint whose deletion has been decided
+        is ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
@@ -101,7 +102,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
-        """Record that the report of this iteration is committed. If its checkpoint arrived earlier, it becomes usable now."""
+        """Record that the report of this iteration is committed. A checkpoint that arrived before its report is now usable."""
         early = self._early.get(trial.number)
         if not early:
             return
@@ -115,13 +116,16 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
-        """Let the trial continue from another trial's checkpoint, from this segment on."""
+        """From `segment` on, start the trial from `source`, a checkpoint of another trial, until it has saved its own."""
         self._give_back(trial)
         trial.line_begins, trial.inherited = segment, source
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints without a report, and unfinished uploads. An upload that turns out to be complete is added again."""
+        """Drop the ended segment's checkpoints that have no report, and its unfinished uploads.
+
+        If such an upload completes after all, `keep` adds its checkpoint again.
+        """
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -136,7 +140,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Record that these checkpoints are gone or incomplete: no trial starts from them, and their files are deleted."""
+        """Record that checkpoints are lost or incomplete: no trial starts from them any more, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -144,7 +148,7 @@ class CheckpointLedger:
                 self._choose_start(trial)
 
     def on_node(self, node: str | None) -> list[str]:
-        """Return the ids of the checkpoints on the disk of this node."""
+        """Return the ids of the existing checkpoints whose files are on the disk of this node."""
         return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
 
     def deleted(self, trial: Trial, checkpoint: str) -> None:
@@ -152,7 +156,7 @@ class CheckpointLedger:
         self.deleting.pop(checkpoint, None)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
-        if checkpoint in trial.checkpoints:  # an earlier version with other rules decided the deletion
+        if checkpoint in trial.checkpoints:  # an earlier version of tuner, with other rules, decided the deletion
             self._drop(trial, checkpoint)
             self._choose_start(trial)
 
@@ -164,19 +168,19 @@ class CheckpointLedger:
             self._active.pop(trial.number, None)
 
     def trial_ended(self, trial: Trial) -> None:
-        """Record that the trial will never start again, so that it needs no other trial's checkpoint."""
+        """Record that the trial will never run again, so that it no longer needs a checkpoint of another trial."""
         self.note_active(trial)
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
     def leads(self, number: int) -> None:
-        """Record that this trial now has the best value."""
+        """Record that this trial now has the best value, so that its best checkpoint is kept."""
         before, self._best = self._best, number
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Decide to delete the checkpoints that the policy does not keep and that nothing needs."""
+        """Decide to delete those checkpoints of a trial that the policy does not keep and that no segment or user needs."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
@@ -201,15 +205,15 @@ class CheckpointLedger:
             self._choose_start(self._trials[number])
 
     def _usable(self, trial: Trial, since: int = 1) -> list[KeptCheckpoint]:
-        """Return the ready checkpoints of segments from `since` on whose reports are known, oldest first."""
+        """Return the trial's ready checkpoints whose reports are known, from segment `since` on, oldest first."""
         early = self._early.get(trial.number, {})
         found = trial.checkpoints.values()
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Update the trial's starting checkpoint after this checkpoint was added or became ready: the newer of the two is kept.
+        """Let the trial start from `kept`, which was added or became ready, if it is newer than the checkpoint chosen so far.
 
-        Where possible this looks at no other checkpoints, because a trial may keep thousands.
+        Where possible, look at no other checkpoints, because a trial may keep thousands.
         """
         present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
         if present is None or present is kept or present.segment < trial.line_begins:
@@ -233,7 +237,7 @@ class CheckpointLedger:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:
-        """Stop holding the checkpoint of another trial."""
+        """Record that the trial would no longer start from the checkpoint of another trial."""
         borrowed = trial.inherited
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return
@@ -244,7 +248,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def _pinned(self) -> Iterator[str]:
-        """Yield the checkpoints that users need, that an open or planned segment starts from, or that others would start from."""
+        """Yield the ids of checkpoints to keep because users need them, or a segment or another trial would start from them."""
         yield from self._kept
         for name, borrowers in self._borrowers.items():
             if not all(self._trials[number].state.ended for number in borrowers):
@@ -261,5 +265,5 @@ def _is_reported(trial: Trial, kept: KeptCheckpoint) -> bool:
 
 
 def age(kept: KeptCheckpoint) -> tuple[int, int]:
-    """Return the sort key for checkpoints of one trial, oldest first. After an exploit, iterations may decrease."""
+    """Return the key that sorts the checkpoints of a trial, oldest first. The iteration may decrease after an exploit."""
     return kept.segment, kept.info.step

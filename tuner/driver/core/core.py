@@ -1,4 +1,4 @@
-"""The core of one experiment: it connects the state and the decider."""
+"""The core of one experiment, which connects its state and its decider."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ log = logging.getLogger(__name__)
 
 
 _OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
-"""Events that are ignored once their segment has ended. `CheckpointSaved` is not among them, because it may come later."""
+"""Events that are ignored once their segment has ended, unlike `CheckpointSaved`, since uploads may end after the segment."""
 
 
 class Core:
-    """The core of one experiment, and the only writer of its trials. `notes` are the first entries of its log.
+    """The core of one experiment, and the only writer of its trials.
 
-    `experiment` is the state, from which everything else can be read.
+    `experiment` is the state, from which everything else can be read. `notes` are messages for users, which a new
+    experiment logs first.
     """
 
     def __init__(
@@ -69,22 +70,25 @@ class Core:
         return self.experiment.seq
 
     def summary(self) -> dict[str, object]:
-        """Return the fields of the experiment's row: the best trial, counts by state, why it ended."""
+        """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
         return self.experiment.summary()
 
     def best_trial(self) -> Trial | None:
-        """Return the trial with the best report, or with the best last report if the scope says so.
+        """Return the trial with the best report, or, if the spec's scope is "last", the one with the best last report.
 
-        None if no report is finite and within the constraints.
+        Return None if no report has a finite objective and satisfies the constraints.
         """
         return self.experiment.standing.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
-        """Apply a committed entry. Make no decisions and produce no actions."""
+        """Apply a committed log entry to the state. Make no decisions and produce no actions."""
         self.experiment.apply(seq, entry, Effects())
 
     def handle(self, event: Event) -> Effects:
-        """Apply a new event and decide. Ignore an event that was handled before, or that is from a segment that has ended."""
+        """Apply a new event to the state and decide what follows. Return the log entries to commit and the actions.
+
+        An event that was handled before, or that is from a segment that has ended, has no effect.
+        """
         effects = self._effects = Effects()
         if self._is_stale(event):
             return effects
@@ -103,7 +107,7 @@ class Core:
         return effects
 
     def verdict(self, ref: SegmentRef) -> Verdict:
-        """Return the verdict for the waiting ranks of this segment. Asking twice gives the same answer."""
+        """Return the verdict for the waiting ranks of this segment. A second call gives the same verdict."""
         segment = self.experiment.segment(ref)
         if segment is None:
             return Verdict(action="stop", reason="this segment has ended")
@@ -122,7 +126,7 @@ class Core:
         """Return the report_no of the first report at which the ranks of this segment wait; None if they never wait."""
         segment = self.experiment.segment(ref)
         if segment is None:
-            return 1  # at the first report, its ranks learn that it has ended
+            return 1  # at the first report, the ranks learn that the segment has ended
         milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
         self.experiment.set_milestone(segment, milestone, decide_at)
         return milestone
@@ -132,7 +136,7 @@ class Core:
         return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
-        """Fill in the donor's checkpoint in an exploit. If the donor has none yet, pause the trial until it has one."""
+        """Return the exploit with the donor's checkpoint; if the donor has none yet, a pause of the trial until it has one."""
         decision = replace(decision, space_revision=self.experiment.revisions.newest)
         donor = self.trials[decision.donor].checkpoint
         if donor is not None and donor.ready:
@@ -141,7 +145,7 @@ class Core:
         return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
 
     def _apply(self, entry: Event | Decision) -> list[Fact]:
-        """Log an entry and apply it to the state. Return the facts that follow from it."""
+        """Add an entry to the log and apply it to the state. Return the facts that follow from it."""
         seq = self.experiment.seq + 1
         self._effects.log.append((seq, entry))
         return self.experiment.apply(seq, entry, self._effects)

@@ -1,7 +1,7 @@
-"""Make decisions: ask the rules, the scheduler, the searcher and `stop`. This only reads the state.
+"""Make decisions with the rules, the scheduler, the searcher and the stopper. This module only reads the state.
 
-Its methods yield decisions one after the other. The core applies each decision before it asks for the next one, so
-every decision can depend on the earlier ones.
+The methods of `Decider` yield decisions one after the other. The core applies each decision before it takes the next one,
+so every decision can depend on the earlier ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _S, _X = TrialState, ExperimentState
 
 
 class Judgement(NamedTuple):
-    """The verdict to continue, and the arguments for `State.set_milestone`."""
+    """A verdict that lets a segment continue, with further arguments for `State.set_milestone`."""
 
     verdict: Verdict
     decide_at: float | None
@@ -53,8 +53,8 @@ class Judgement(NamedTuple):
 class Decider:
     """Makes the decisions about one experiment.
 
-    It remembers the questions that other processes are answering, so that it asks no question twice. A restart ends
-    those processes, so the questions are not stored.
+    It remembers the computations that it has requested from other processes, so that it requests none twice. They are not
+    stored, because those processes end when the driver does.
     """
 
     def __init__(self, experiment: State, searcher: Searcher, notes: Sequence[str] = ()) -> None:
@@ -68,7 +68,7 @@ class Decider:
 
     @property
     def may_start(self) -> bool:
-        """Return whether another new trial is allowed."""
+        """Return whether another new trial may be started, apart from those that users have enqueued."""
         experiment = self.experiment
         if experiment.finishing is not None or experiment.exhausted or self._exhausted:
             return False
@@ -77,15 +77,15 @@ class Decider:
 
     @property
     def _next_suggestion(self) -> int:
-        """Return the number of the searcher's next suggestion. Trials that users enqueued are not counted."""
+        """Return the number of the searcher's next suggestion, which does not count trials that users enqueued."""
         return len(self.trials) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
 
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
-        """Return what the core itself decides about an event.
+        """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: metrics that `stop` uses and that this report is the first to lack.
+        missed: for the first report that lacks metrics that `stop` uses, the names of those metrics.
         """
         match event:
             case e.Reported():
@@ -132,12 +132,18 @@ class Decider:
                 assert_never(event)
 
     def _trials_inside(self) -> str:
-        """Return a phrase that says how many trials lie in the changed space."""
+        """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
         lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
-        return f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in it" if len(self.trials) else ""
+        return (
+            f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in the new space" if len(self.trials) else ""
+        )
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
-        """Start the proposed trial. If users have enqueued trials, those start first, and the searcher is asked again."""
+        """Start a trial with the proposed configuration.
+
+        If users have enqueued trials or the search space has changed meanwhile, discard the proposal; the searcher will be
+        asked again.
+        """
         (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)
         if event.params is None or self.experiment.queue or outdated:
             return
@@ -149,10 +155,10 @@ class Decider:
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
     def after_fact(self, fact: Fact) -> Iterable[Decision]:
-        """Return the scheduler's decisions about a fact, except those that no longer apply when their turn comes.
+        """Return the scheduler's decisions about a fact. A decision that no longer applies when it is taken is left out.
 
         The scheduler may be the user's own, or call a function of the user. If it raises, the experiment fails, because
-        it would raise again under the next driver.
+        the scheduler would raise again under the next driver.
         """
         if not self._concerns_scheduler(fact):
             return ()
@@ -163,9 +169,9 @@ class Decider:
         return filter(self._still_applies, decisions) if decisions else ()
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
-        """Return whether the scheduler is asked about a fact.
+        """Return whether the scheduler decides about a fact.
 
-        It is not asked about reports between milestones or of trials that are leaving.
+        It does not decide about reports between milestones, or about reports of trials whose segment is being ended.
         """
         if self.experiment.failing:
             return False
@@ -177,9 +183,10 @@ class Decider:
         return segment.decide_at is not None and fact.t >= segment.decide_at
 
     def _still_applies(self, decision: Decision) -> bool:
-        """Return whether a decision of the scheduler is allowed.
+        """Return whether a decision of the scheduler can still be applied.
 
-        It may be about the trial that reported, or about paused trials.
+        It cannot if its trial has ended or its segment is already being ended, if a trial to resume is not paused or is
+        held, or if the donor of an exploit will have no checkpoint.
         """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
@@ -218,17 +225,19 @@ class Decider:
             yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
-        """Start each exploit whose donor's checkpoint has become ready. Resume each trial that waits for a checkpoint in vain.
+        """Start each exploit whose donor has a usable checkpoint now. Resume each trial that waits for one in vain.
 
-        A checkpoint may be ready before its report makes it usable. If the donor has no checkpoint and is not running, it
-        will not save one, because it may be paused until other trials reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A trial waits in vain if its donor has no checkpoint and
+        does not run: such a donor may itself be paused until the other trials reach the end of an interval.
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]
             if (exploit.space_revision or 0) != self.experiment.revisions.newest:
-                changed = "the search space was changed while it waited for a checkpoint, so it continues unchanged"
+                changed = (
+                    "the search space was changed while the trial waited for a checkpoint, so it continues unchanged"
+                )
                 found.append(d.Resume(trial=exploit.trial, reason=changed))
             elif donor.checkpoint is not None:
                 found.append(exploit)
@@ -237,11 +246,11 @@ class Decider:
         return found
 
     def _obey(self, trial: Trial) -> Iterator[Decision]:
-        """Pause the trial if a user or another experiment has requested that and the report did not end the trial.
+        """Pause the trial if a user has requested it or another experiment needs room, unless the report ended the trial.
 
         The ranks must be waiting, because reports after the decision to pause would be checked neither by the scheduler
-        nor against max_t. A trial that makes room for another experiment is resumed at once; its next segment waits for
-        its turn.
+        nor against max_t. A trial that makes room for another experiment is resumed at once, but its next segment waits
+        until it is this experiment's turn again.
         """
         segment = trial.segments[-1]
         if not segment.open or segment.leaving:
@@ -251,16 +260,16 @@ class Decider:
         elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
             why = f"paused at iteration {trial.iteration} {segment.room_for}"
             yield d.Pause(trial=trial.number, reason=why, held=True)
-            yield d.Resume(trial=trial.number, reason=f"continues when it is its turn again; {why}")
+            yield d.Resume(trial=trial.number, reason=f"continues when there is room again; {why}")
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
-        """End the search if `stop` is met."""
+        """End the whole search if a `stop` criterion for the search is met."""
         if why := stopper.finished(self.trials):
             yield from stop_all(self.experiment, why)
             yield d.Finish(reason=why)
 
     def _use_slots(self) -> Iterator[Decision | Question]:
-        """Fill free slots with the scheduler's choices. Finish when nothing is left to do."""
+        """Fill free slots with enqueued trials and the scheduler's choices. End the search when nothing is left to do."""
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
@@ -304,9 +313,9 @@ class Decider:
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
 
     def _nothing_is_left(self) -> bool:
-        """Return whether nothing is running or pending that could lead to another segment.
+        """Return whether no segment is open, and nothing is pending that could start another segment.
 
-        A model fit can lead to a segment only if a trial is paused, because the choice of a new trial does not wait for fits.
+        A pending model fit matters only if a trial is paused, because new trials do not wait for model fits.
         """
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
         waits = fitting or self.experiment.exploits or self._asked is not None
@@ -315,7 +324,7 @@ class Decider:
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
 
-        Add a warning if its checkpoint is gone, because the trial then starts from the beginning.
+        Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning.
         """
         number, context = len(self.trials), self.searcher.context
         gone = bool(wish.checkpoint) and not self.experiment.checkpoints.exists(wish.checkpoint)
@@ -336,9 +345,10 @@ class Decider:
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
-        """Start a trial with the searcher's suggestion. Return whether it was started.
+        """Start a trial with the params of `choice` or else the searcher's suggestion. Return whether it was started.
 
-        It is not started if a heavy searcher has to be asked first, or if the searcher has no more configurations.
+        It is not started if a slow searcher has to be asked in another process, or if the searcher has no more
+        configurations.
         """
         number = len(self.trials)
         if choice.params is not None:
@@ -357,7 +367,7 @@ class Decider:
         return True
 
     def _go_on(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
-        """Continue a paused trial."""
+        """Resume a paused trial, or let it exploit its donor if the donor has or will have a checkpoint."""
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
             choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to continue from")
         if isinstance(choice, d.Resume):
@@ -370,7 +380,7 @@ class Decider:
         return _may_deliver(self.trials[decision.donor])
 
     def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
-        """Warn once if a scheduler resumes a trial that has no checkpoint to continue from."""
+        """Warn that a paused trial starts over, because it has no checkpoint. Warn only once in an experiment."""
         if trial.checkpoint is not None or not trial.iteration:
             return
         for other in self.trials:
@@ -408,7 +418,7 @@ class Decider:
     # -- verdicts --------------------------------------------------------------------------------------------------------
 
     def farewell(self, trial: Trial, leaving: Leave) -> Verdict:
-        """Return the verdict for a segment that must end."""
+        """Return the verdict that ends a segment: stop, pause or exploit, and whether to save a checkpoint."""
         match leaving:
             case "pause":
                 return Verdict(action="pause", save_checkpoint=True, reason=trial.reason)
@@ -441,7 +451,7 @@ class Decider:
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:
-        """Return the next report at which a segment's ranks wait, and the value of time_attr at which to ask the scheduler."""
+        """Return the report_no at which the ranks wait next, and the time_attr value from which the scheduler decides."""
         spec, decide_at = self.experiment.spec, segment.decide_at
         undecided = not segment.scored and decide_at is not None and trial.t >= decide_at
         if not undecided:  # else the scheduler is asked at the next report that has the objective

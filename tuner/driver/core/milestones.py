@@ -1,6 +1,7 @@
 """Compute the next report at which the ranks of a segment wait.
 
-They wait for the scheduler, a stopper or max_t, or because a checkpoint may be due, by time or for a new best value.
+They wait where the scheduler, a stopper or max_t may end the segment, and where a checkpoint may be due, because of the time
+since the last one or because of a new best value.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def next_milestone(
 ) -> int | None:
     """Return the report_no of the next report at which the ranks of the segment wait; None if they never wait.
 
-    wanted: values of time_attr at which a decision is due.
+    wanted: the values of time_attr at which a decision is due; None for a decision that is never due.
     """
     found: int | None = None
     due = math.inf
@@ -35,13 +36,13 @@ def next_milestone(
 
 
 def save_is_due(spec: Spec, segment: Segment, now: float) -> bool:
-    """Return whether the newest checkpoint of the segment is older than the policy allows."""
+    """Return whether `checkpoint.interval_s` seconds have passed since the segment's start or newest checkpoint."""
     interval = spec.checkpoint.interval_s
     return interval is not None and now - segment.saved_at >= interval
 
 
 def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | None:
-    """Estimate the report at which a checkpoint will be due by time, from the pace of the reports so far."""
+    """Return the report at which `checkpoint.interval_s` will have passed, estimated from the pace of the reports so far."""
     interval = spec.checkpoint.interval_s
     if interval is None:
         return None
@@ -53,9 +54,9 @@ def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | 
 
 
 def _next_best(spec: Spec, segment: Segment) -> int | None:
-    """Return the next report at which the training code can save a checkpoint of a new best value (`segment.offer`).
+    """Return the next report at which the training code can save a checkpoint (`segment.offer`), in case it is the best yet.
 
-    While that report is not known, the ranks wait at ever longer intervals.
+    While that report is not known, the ranks wait at intervals that double.
     """
     if spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1:
         return None

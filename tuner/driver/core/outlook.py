@@ -1,4 +1,4 @@
-"""Estimate regularly how much the search will still improve, so that a user can judge whether to continue."""
+"""Estimate how much more training would improve the best value, so that users can judge whether to continue the search."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ HOUR_S = 3600.0
 
 
 class Outlook:
-    """Follows the best value. Part of `State`.
+    """Follows the best value of an experiment over its training time. Part of `State`.
 
     Attributes:
-        fresh: True after the report at which the training of all trials together reached one, two, four, ... hours.
+        fresh: True if the newest report brought the training of all trials together to one, two, four, ... hours, so
+            that it is time for a new estimate.
     """
 
     def __init__(self, spec: Spec) -> None:
         self._metric = spec.objective.metric
         self._single = len(spec.objectives) == 1
         self._gpus = spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers
-        self._total = 0.0  # seconds of all trials together
+        self._total = 0.0  # seconds of training of all trials together
         self._due = HOUR_S
-        self._work: list[float] = []  # the total at each improvement
+        self._work: list[float] = []  # `_total` at each improvement of the best value
         self._score: list[float] = []
         self.fresh = False
 
     def reported(self, seconds: float, score: float | None) -> None:
-        """Add a report: the seconds since the previous one, and its score (None if it violates the constraints or has none)."""
+        """Add a report: the seconds since the trial's previous one, and the score.
+
+        score: None if the report has no finite objective or violates the constraints.
+        """
         self._total += seconds
         if score is not None and (not self._score or score > self._score[-1]):
             self._work.append(self._total)
@@ -36,7 +40,7 @@ class Outlook:
             self._due *= 2
 
     def in_words(self) -> str | None:
-        """Return the expected improvement if the training is doubled, in words; None if it is not known."""
+        """Return a sentence on how much the same amount of training again would improve the best value; None if unknown."""
         gain = expected_gain(self._work, self._score, self._total, self._total) if self._single else None
         if gain is None:
             return None

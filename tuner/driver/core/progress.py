@@ -15,7 +15,7 @@ from tuner.driver.core.standing import Standing
 
 
 class Progress:
-    """Applies reports to their trials, and passes them on to the standing and the checkpoints. Part of `State`."""
+    """Applies reports to their trials, and passes them on to `Standing`, `CheckpointLedger` and `Outlook`. Part of `State`."""
 
     def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
         self._spec, self._standing, self._checkpoints, self._outlook = spec, standing, checkpoints, outlook
@@ -44,7 +44,7 @@ class Progress:
         return score
 
     def start_time(self, trial: Trial, source: CheckpointInfo | None) -> float:
-        """Return the value of time_attr at the beginning of a segment that starts from this checkpoint."""
+        """Return the value of time_attr at the beginning of a segment that starts from `source`, or without a checkpoint."""
         if self._by_iteration:
             return float(source.step) if source else 0.0
         if not self._by_metric:
@@ -61,7 +61,10 @@ class Progress:
         trial.reports += 1
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
-        """Return the trial's value of time_attr at this report. A report without the objective may lack time_attr too."""
+        """Return the trial's value of time_attr at its newest report, which has these metrics.
+
+        If time_attr is a metric that the report lacks, return the previous value, or NaN if the report has the objective.
+        """
         match self._spec.time_attr:
             case "training_iteration":
                 return float(trial.iteration)
@@ -79,7 +82,7 @@ class Progress:
         return score
 
     def _note_values(self, trial: Trial, segment: Segment, event: Reported, value: float | None) -> None:
-        """Record the objective and the value of time_attr at this iteration, for checkpoints of this report."""
+        """Record the objective and time_attr value of a report, by which a checkpoint of the same iteration is judged."""
         if trial.feasible_now is False:
             value = None
         if value is not None:

@@ -1,4 +1,4 @@
-"""Find the checkpoints of a trial that the policy does not keep."""
+"""Find the checkpoints of a trial that the experiment's checkpoint policy does not keep."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def superfluous(
 ) -> list[KeptCheckpoint]:
     """Return the checkpoints that are neither needed, nor among the newest `keep_last`, nor among the best `keep_best`.
 
-    kept: the usable checkpoints of one trial, oldest first. needed: ids of those that must be kept. The newest
-        checkpoint is always kept. The policy keeps all checkpoints if one of its two numbers is None.
+    The newest checkpoint is never returned. If `keep_last` or `keep_best` is None, the policy keeps all checkpoints.
+
+    kept: the usable checkpoints of one trial, oldest first.
+    needed: the ids of checkpoints that must be kept.
     """
     if policy.keep_last is None or policy.keep_best is None:  # the same as keeps_all, in a form that mypy understands
         return []

@@ -1,6 +1,6 @@
 """Manage segments: plan them, open them when a slot is free, record that their ranks have started, end them, and close them.
 
-`tuner.domain.states.SEGMENT_CHANGES` is the table of the legal changes.
+`tuner.domain.states.SEGMENT_CHANGES` is the table of the legal changes of a segment's state.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tuner.driver.core.checkpoints import CheckpointLedger
 
 
 class Segments:
-    """Plans, opens and closes the segments of all trials. Part of `State`. Nothing else changes the state of a segment.
+    """Plans, opens and closes the segments of all trials. Part of `State`. Only this class changes the state of a segment.
 
-    start_time: returns the value of time_attr at a checkpoint; see `Progress.start_time`.
+    start_time: a function that returns the value of time_attr at a checkpoint; see `Progress.start_time`.
     """
 
     def __init__(
@@ -35,11 +35,13 @@ class Segments:
     def plan(
         self, trial: Trial, cause: Cause, decision_seq: int, source: CheckpointInfo | None = None
     ) -> Interrupt | None:
-        """Plan the trial's next segment, and end the current one like `leave`. The plan replaces any earlier plan.
+        """Plan the trial's next segment in place of any earlier plan, and end the open one. Return what `leave` returns.
 
-        The next segment opens once the current one has ended and a slot is free. decision_seq: event_seq of the decision
-        that it carries out. source: for an exploit, the donor's checkpoint. Other segments start from the checkpoint that
-        is the newest usable one when they open.
+        The next segment opens once the present one has ended and a slot is free.
+
+        decision_seq: event_seq of the decision to run the segment.
+        source: the checkpoint to start from. If it is None or does not exist any more, the segment starts from the
+            checkpoint that is the newest usable one when the segment opens.
         """
         self.drop_plan(trial)
         self._decided[trial.number] = decision_seq
@@ -61,13 +63,13 @@ class Segments:
 
     @staticmethod
     def drop_plan(trial: Trial) -> None:
-        """Drop the planned segment, if there is one."""
+        """Drop the trial's planned segment, if it has one."""
         if trial.next is not None:
             trial.next.move(SegmentState.DROPPED)
             trial.next = None
 
     def open_next(self, slots: int, now: float) -> Iterator[RunSegment]:
-        """Open planned segments in the order in which they became ready, until no slot is free."""
+        """Open planned segments in the order in which they became ready, until no slot is free. Yield an action for each."""
         while self.ready and self.open < slots:
             trial = self._trials[self.ready.popleft()]
             segment = trial.next
@@ -88,9 +90,9 @@ class Segments:
 
     @staticmethod
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
-        """Record that the ranks are in the training function. Return False if a verdict is already ending the segment.
+        """Record that the ranks have entered the training function. Return False if a verdict is already ending the segment.
 
-        `SegmentStarted` tells this, or the first report if that arrives earlier.
+        The driver learns this from `SegmentStarted`, or from the first report if that arrives earlier.
         """
         segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""
@@ -102,9 +104,10 @@ class Segments:
 
     @staticmethod
     def leave(trial: Trial, how: Leave) -> Interrupt | None:
-        """End the trial's open segment, if there is one. Return the interrupt for its ranks, or None if they already wait.
+        """Begin to end the trial's open segment, if it has one. Return the interrupt for the ranks, if one is needed.
 
-        A stop replaces an earlier verdict, because the trial will not continue.
+        No interrupt is needed if the ranks already wait for a verdict, or if a verdict is already ending the segment. A stop
+        replaces an earlier verdict, because the trial will not continue.
         """
         segment = trial.segment
         if segment is None or not segment.open:
@@ -118,7 +121,7 @@ class Segments:
         return None if waits else Interrupt(trial.ref, how)
 
     def close(self, trial: Trial, end: SegmentState, time: float) -> None:
-        """Close the trial's open segment, whose slot is now free. If the next segment is planned, it becomes ready."""
+        """Close the trial's open segment, and free its slot. If a next segment is planned, it becomes ready to open."""
         segment = trial.segments[-1]
         segment.move(end)
         segment.ended_at = time
@@ -130,6 +133,6 @@ class Segments:
             self.ready.append(trial.number)
 
     def _await_segment(self, trial: Trial) -> None:
-        """Make the trial pending until its next segment runs."""
+        """Put the trial into state `pending`, in which it stays until its next segment runs."""
         if trial.state is not TrialState.PENDING:
             self._trials.move(trial.number, TrialState.PENDING)

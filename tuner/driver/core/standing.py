@@ -1,7 +1,7 @@
-"""Find the best trial: by all reports, and among the trials that were trained to their end.
+"""Find the best of all trials, and the best of the completed trials.
 
-Only reports within the constraints count. A report is judged by the newest value of each metric, because not every report has
-all metrics.
+Only reports that satisfy the constraints count. Since not every report has all metrics, the constraints are checked with the
+newest value of each metric.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuner.search.constraints import Constraint, in_words
 
 
 class Standing:
-    """Ranks the trials by their reports. `State` passes it every report, both live and after a restart."""
+    """Finds the best trial from the reports, all of which `State` passes on, both live and after a restart."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self.constraints = tuple(constraints)
@@ -31,7 +31,7 @@ class Standing:
         self._nearest: tuple[float, int, str, float] | None = None
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
-        """Add a report that has been applied to its trial."""
+        """Add the trial's newest report, which has these metrics and has been applied to the trial."""
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
@@ -59,7 +59,7 @@ class Standing:
         trial.feasible = not broken if self._by_last else trial.feasible_best is not None
 
     def completed(self, trial: Trial) -> None:
-        """Record that a trial was trained to its end: it reached max_t, its function returned, or `stop` was met."""
+        """Record that a trial has completed: it reached max_t, its function returned, or `stop` ended it."""
         if not self._counts_at_its_end(trial):
             return
         assert trial.last_mark is not None
@@ -68,24 +68,27 @@ class Standing:
             self._finished = (score, trial.number)
 
     def of(self, trial: Trial) -> ScoredReport | None:
-        """Return the report that counts for this trial under `scope`; None if no report satisfies the constraints."""
+        """Return the trial's best report (with scope="last", its last report); None if it has none within the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
         return trial.best_mark if trial.feasible is not False else None
 
     def best_trial(self, trials: Population) -> Trial | None:
-        """Return the trial with the best report (with scope="last", the best last report); None if no report counts."""
+        """Return the trial with the best report (with scope="last", the best last report) within the constraints, or None."""
         if not self._by_last:
             return trials[self.best[1]] if self.best is not None else None
         marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]
         return max(marks, key=lambda pair: (self._score(pair[0]), -pair[1].number))[1] if marks else None
 
     def best_finished(self, trials: Population) -> Trial | None:
-        """Return the completed trial with the best last value; None if no completed trial has a usable one."""
+        """Return the completed trial with the best last value; None if none has a finite one within the constraints."""
         return None if self._finished is None else trials[self._finished[1]]
 
     def summary(self, trials: Population) -> dict[str, Any] | None:
-        """Return the field of the experiment's row: the best trial and the best finished one, or why there is none."""
+        """Return the best trial and the best completed trial as JSON, for the experiment's row.
+
+        If there is no best trial, return {"why": reason}, or None before the first report.
+        """
         trial = self.best_trial(trials)
         if trial is None:
             why = self.why_none()
@@ -101,7 +104,10 @@ class Standing:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def why_none(self) -> str | None:
-        """Return why there is no best trial although trials have reported; None if there is one, or if no trial has reported."""
+        """Return why there is no best trial although trials have reported.
+
+        Return None if there is a best trial, or if no trial has reported.
+        """
         if self.finite and self._nearest is not None and self.best is None:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"

@@ -1,7 +1,7 @@
 """The state of one experiment, and `apply`, which applies a log entry to it.
 
-Live, `Core` applies the entries that it has just logged. After a restart, it applies the committed entries. Both end in
-the same state.
+In a running driver, `Core` applies each entry when it logs the entry. After a restart, it applies the committed entries. Both
+lead to the same state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ _S, _X = TrialState, ExperimentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A trial that a user has enqueued: its params (others are drawn randomly) and a checkpoint of the trial `parent`, if any."""
+    """A trial that a user has enqueued.
+
+    `params` are the parameters that the user has set; the others are drawn at random. `checkpoint` is the id of the
+    checkpoint to start from, which trial `parent` saved, or "".
+    """
 
     params: Mapping[str, Any]
     checkpoint: str = ""
@@ -61,14 +65,14 @@ class Wish:
 
 @dataclass(slots=True)
 class Effects:
-    """The outcome of handling events: entries and rows to commit (`log`, `touched`), and `actions` to carry out afterwards."""
+    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
 
     def absorb(self, other: Effects) -> None:
-        """Add the effects of a later event."""
+        """Add the effects of a later event to these."""
         self.log += other.log
         self.touched |= other.touched
         self.actions += other.actions
@@ -77,8 +81,8 @@ class Effects:
 class State:
     """The state of one experiment: its trials with their segments and checkpoints, the best trial, and its progress.
 
-    Everything may read it. Only `apply` and `set_milestone` change it; the docstring of `set_milestone` gives the reason.
-    The states of the scheduler and the stopper are part of it: `apply` passes all facts on to both.
+    Any code may read the state. Only `apply` and `set_milestone` change it. The states of the scheduler and the stopper are
+    part of it, too: `apply` passes all facts on to both.
     """
 
     def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
@@ -118,7 +122,7 @@ class State:
 
     @property
     def slots(self) -> int:
-        """Return how many segments may be open at once."""
+        """Return how many segments may be open at once: the limit in the spec, or else what the cluster has room for."""
         return self.spec.limits.max_concurrent_trials or self.room or 1
 
     @property
@@ -132,11 +136,11 @@ class State:
         return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
 
     def segment(self, ref: SegmentRef) -> Segment | None:
-        """Return this segment if it is open, else None. Only the newest segment of a trial can be open."""
+        """Return the segment with this reference if it is open, else None. Only a trial's newest segment can be open."""
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return the same as `segment`, for a caller that has no ref."""
+        """Return the segment with this ordinal of the trial if it is open, else None."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
@@ -144,7 +148,7 @@ class State:
         return segment if segment.ordinal == ordinal and segment.open else None
 
     def summary(self) -> dict[str, object]:
-        """Return the fields of the experiment's row: the best trial, counts by state, why it ended."""
+        """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
         hours = {
@@ -159,8 +163,9 @@ class State:
     def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
         """Apply a log entry. Return the facts that the scheduler may have to decide about.
 
-        seq, entry: an entry that will be, or was, committed. effects: collects the trials that change and the actions
-            that follow (not used by a fold).
+        seq: the event_seq of the entry.
+        entry: an event or decision that has been, or is about to be, committed.
+        effects: collects the trials that change and the actions that follow. A fold after a restart ignores it.
         """
         self._effects = effects
         self.seq = max(self.seq, seq)
@@ -189,13 +194,14 @@ class State:
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
-        """Record the report at which the ranks of an open segment will wait next. The ranks are told after this call.
+        """Record the report at which the ranks of an open segment will wait next. The ranks learn of it after this call.
 
-        decide_at: the value of time_attr at which the scheduler is asked next. asked: True if the scheduler was asked
-            at the newest report.
+        report_no: the number of that report; None if the ranks never wait again.
+        decide_at: the value of time_attr from which the scheduler decides next.
+        asked: True if the scheduler decided at the newest report.
 
-        This is the only change without a log entry. It concerns only live ranks, which end with their driver, so the
-        next driver does not need it. No log entry depends on it before the ranks report again.
+        This is the only change without a log entry. The next driver does not need it, because the ranks end with their
+        driver. No log entry depends on it before the ranks report again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
         if asked:
@@ -210,7 +216,7 @@ class State:
         self.before, self.now = self.now, max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
-        """Apply an event. Return the facts for the scheduler."""
+        """Apply an event. Return the facts about which the scheduler may have to decide."""
         match event:
             case e.Reported():
                 return self._apply_report(event)
@@ -326,12 +332,12 @@ class State:
         for trial in self.trials:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
-                self.usage.end(trial.number, self.before)  # its ranks died with their driver
-        for number, info in self.checkpoints.deleting.values():  # the previous driver may not have carried them out
+                self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
+        for number, info in self.checkpoints.deleting.values():  # the previous driver may not have deleted the files
             self._act(DeleteCheckpoint(number, info))
 
     def _apply_command(self, event: e.Commanded) -> None:
-        """Record a user's command. Decisions that need no report of a running trial follow at once."""
+        """Record a user's command in the state. The decisions that it leads to are made afterwards, by `after_command`."""
         if event.trial is not None:
             if event.trial in self.trials:
                 self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
@@ -367,7 +373,7 @@ class State:
         elif command == "retry" and trial.state is _S.FAILED:
             start = trial.checkpoint
             name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
-            why = f"trial {trial.number} again, from {where}, {reason or 'by a user'}"
+            why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
             same = Wish(
                 params=dict(trial.params),
                 checkpoint=name,
@@ -389,7 +395,7 @@ class State:
         self._tell_scheduler()
 
     def _apply_kill(self, event: e.Commanded) -> None:
-        """Begin the end of the experiment, and end the worker groups at once."""
+        """Begin to cancel the experiment, and kill its worker groups at once."""
         if self.state.ended:
             return
         if self.state is not _X.CANCELLING:
@@ -401,7 +407,7 @@ class State:
                 self._act(Interrupt(trial.ref, "kill"))
 
     def _apply_continue(self) -> None:
-        """Let new trials start again. An experiment that has ended runs again."""
+        """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
         if self.state is _X.CANCELLING:
             return
         if self.state.ended:
@@ -436,7 +442,7 @@ class State:
         self.scheduler.amend(context)
 
     def may_yield(self, trial: Trial) -> bool:
-        """Return whether the trial can be paused for another experiment: it is running, and could continue from a checkpoint."""
+        """Return whether the trial can be paused for another experiment: it runs, and has a checkpoint to continue from."""
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
@@ -458,14 +464,14 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Record that a user wants to pause the trial, and make its ranks report soon, because only then can it be paused."""
+        """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"
             self._act(Interrupt(trial.ref, "pause"))
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
-        """Apply a decision. Return the facts for the scheduler."""
+        """Apply a decision. Return the facts about which the scheduler may have to decide."""
         if self.exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
             self.exploits.pop(decision.trial, None)
         match decision:
@@ -560,7 +566,7 @@ class State:
 
     @staticmethod
     def _count_failure(trial: Trial) -> None:
-        """Count the failure that led to a decision, if the trial's newest segment failed."""
+        """Count the trial's latest failure as one of the user's code or of the system, if its newest segment failed."""
         if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
             return
         if trial.failure.kind == "user":
@@ -577,7 +583,7 @@ class State:
                 self._act(action)
 
     def _settle(self) -> None:
-        """Pause or end the experiment if no segment is open and the rest of the state requires it."""
+        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open."""
         if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
             self.state = change_experiment(self.state, _X.PAUSED)
         elif self.state is _X.CANCELLING and self.all_ended:
@@ -597,12 +603,12 @@ class State:
         last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
         if count == 1:
             return last
-        if self.failing and self.finishing and last in self.finishing:  # it already names the failure
+        if self.failing and self.finishing and last in self.finishing:  # `finishing` already names the failure
             return self.finishing
         return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
-        """Add a checkpoint. Its value is known unless a later segment has reported the same iteration."""
+        """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
         newest = trial.segments[-1]
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment
@@ -613,7 +619,7 @@ class State:
             newest.saved_at = self.now
 
     def _lose(self, segment: Segment, disk: bool) -> None:
-        """Drop the checkpoint from which the segment was to start. With `disk`, also drop all others on that node's disk."""
+        """Drop the checkpoint from which a segment was to start; if `disk`, all checkpoints on the same node's disk."""
         source = segment.source
         if source is not None:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])

@@ -12,14 +12,14 @@ class Usage:
         bundle = scaling.bundle()
         self.gpus = bundle.get("GPU", 0.0) * scaling.num_workers
         self.cpus = bundle.get("CPU", 0.0) * scaling.num_workers
-        self.ended_s = 0.0  # seconds of groups that have ended
+        self.ended_s = 0.0  # seconds for which groups that have ended held resources
         self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
 
     def begin(self, trial: int, time: float) -> None:
-        """Record when the group of a trial got its resources. Of several times for the same group, the earliest counts.
+        """Record when the group of a trial got its resources. If several times are given for a group, the earliest counts.
 
-        A rank may report before the driver records how long the group has held its resources.
+        The first report may arrive before `SegmentStarted`, which says how long the group has already held resources.
         """
         self.since[trial] = min(time, self.since.get(trial, time))
 
@@ -29,12 +29,15 @@ class Usage:
             self.ended_s += max(0.0, time - since)
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
-        """Record a stop at `t` after `trained_s` seconds. The time that the trial would have needed to reach `max_t` is saved."""
+        """Record that a trial was stopped at `t`, a value of time_attr, after `trained_s` seconds of training.
+
+        The seconds that it would have needed from `t` to `max_t`, at the same pace, count as saved.
+        """
         if max_t is not None and 0 < t < max_t:
             self.saved_s += trained_s * (max_t / t - 1)
 
     def seconds(self, now: float) -> float:
-        """Return the total seconds of all groups until now."""
+        """Return for how many seconds the groups have held resources until now, all added up."""
         return self.ended_s + sum(max(0.0, now - since) for since in self.since.values())
 
     def gpu_hours(self, now: float) -> float:
@@ -47,6 +50,6 @@ class Usage:
         return self.saved_s * self.gpus / 3600
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
-        """Return the seconds until the running groups will have used up these GPU hours; None if no group uses a GPU."""
+        """Return in how many seconds the running groups will have used up `gpu_hours`; None if no group has a GPU."""
         rate = len(self.since) * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

@@ -19,7 +19,7 @@ METHODS = (
 
 
 class HostActor:
-    """Forwards the methods in METHODS to a `Host`, which it creates in the process of the actor."""
+    """The class of the Ray actor: creates a `Host` in the actor's process, and passes calls of METHODS on to the host."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         from tuner.driver.hosts.host import Host

@@ -1,9 +1,9 @@
 """Trials on agents: programs on other machines that get trials over HTTP and report their metrics.
 
-A segment waits here until an agent asks for one. The agent then holds it under a *lease*. The lease ends with the segment, or if
-the agent sends nothing for too long; then the trial is started again from its newest checkpoint. The API passes the requests of
-agents on (`AgentGroups.answer`); requests and answers are JSON. An agent repeats a request whose answer was lost, so a request
-may arrive twice but takes effect once.
+A segment waits here until an agent asks for one. The agent then holds the segment under a *lease*. The lease ends when the
+segment ends. It also ends if the agent sends nothing for too long; the trial is then started again from its newest checkpoint.
+The API passes the requests of agents on (`AgentGroups.answer`); requests and answers are JSON. An agent repeats a request whose
+answer was lost, so a request may arrive twice but takes effect once.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ LEASE_S = 60.0
 LOOK_S = 0.5
 """Seconds between two checks for expired leases."""
 FEWER_AFTER_S = 120.0
-"""After the number of agents has dropped for this many seconds, fewer trials are started at once."""
+"""Seconds for which there must be fewer agents before fewer trials may run at once."""
 REMEMBER_S = 600.0
-"""Seconds for which the leases of an ended experiment are remembered."""
+"""Seconds for which the ended leases of an experiment that has ended are remembered, to answer repeated requests."""
 _ENDED = 2000  # the number of ended leases that are remembered for each experiment
 _ANSWERS = 64  # the number of answers to reports that are remembered for each lease
 _END_S = 0.002
@@ -69,17 +69,19 @@ class _Lease:
     agent: str = ""
     request: str = ""
     lease_s: float = LEASE_S
-    late: bool = False  # whether the lease outlives a verdict to leave, until the agent ends it
+    late: bool = (
+        False  # whether the lease stays valid after a verdict that ends the segment, until the agent ends the lease
+    )
     until: float = 0.0
-    lent: float = 0.0  # when an agent got it, which is before its first report
+    lent: float = 0.0  # when an agent got the segment, which is before the segment's first report
     report_no: int = 0
     logged: int = 0
     wanted: str = "continue"
-    left: bool = False  # a verdict has told the agent to leave
+    left: bool = False  # whether a verdict has ended the segment
     answers: OrderedDict[int, dict[str, Any]] = field(default_factory=OrderedDict)
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     grace: asyncio.TimerHandle | None = None
-    over: str = ""  # why it has ended, in words
+    over: str = ""  # why the lease has ended, in words
 
     @property
     def ref(self) -> SegmentRef:
@@ -97,9 +99,9 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Ended:
-    """The record of a lease that has ended."""
+    """A lease that has ended, kept to answer repeated requests."""
 
-    how: str  # the request that ended it; empty if no request did
+    how: str  # the request that ended the lease; empty if no request did
     why: str
     answers: Mapping[int, dict[str, Any]]
 
@@ -126,8 +128,9 @@ class AgentGroups(SegmentGroups):
 
     Args:
         room_for: called with an experiment and the number of trials that its agents can train at once, if the number changes.
-        attended: returns whether agents can reach this host. While they cannot, no lease expires.
-        logs: stores the output of agents.
+        attended: a function that returns whether agents can reach this host. While they cannot, no lease expires.
+        logs: completes the stored log of a segment that has ended.
+        take_logs: stores the output that agents send.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class AgentGroups(SegmentGroups):
     # -- segments --------------------------------------------------------------------------------------------------------
 
     async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
-        """Offer a segment to the agents that ask, and wait for its end."""
+        """Offer a segment to the agents that ask for one, wait until the segment has ended, and return its outcome."""
         lease = _Lease(launch, inbox, launch.storage, asyncio.get_running_loop().create_future())
         queue = self._queue(launch.experiment_id)
         queue.over_since = None
@@ -155,7 +158,7 @@ class AgentGroups(SegmentGroups):
         self._hand_out(queue)
         if not lease.name:
             inbox.waiting(
-                launch.segment_id, "waits for an agent; run `tuner agent` on any machine, or a program of your own"
+                launch.segment_id, "waits for an agent: run `tuner agent`, or a program of your own, on any machine"
             )
         self._room_for(launch.experiment_id, queue.room)
         if self._closed:
@@ -185,9 +188,10 @@ class AgentGroups(SegmentGroups):
             queue.ended.popitem(last=False)
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """End a segment that waits for an agent. If an agent has it, tell the agent the action at its next heartbeat.
+        """End a segment that waits for an agent. If an agent has the segment, tell the agent to report soon.
 
-        The agent gets the verdict when it reports next. After "stop" and "cancel" it must report within `limits.stop_grace_s`.
+        The agent learns of `action` from its next heartbeat, and gets the verdict when it reports. After "stop" and "cancel",
+        it must report within `limits.stop_grace_s`.
         """
         if (lease := self._segments.get(segment_id)) is None:
             return
@@ -201,16 +205,16 @@ class AgentGroups(SegmentGroups):
             lease.grace = asyncio.get_running_loop().call_later(grace, lambda: lease.finish(Outcome(kind="left"), why))
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment at once. Its agent learns of this when it reports next."""
+        """End a segment at once, as failed. The agent learns of this from the answer to its next request."""
         if (lease := self._segments.get(segment_id)) is not None:
             failure = Failure(kind="system", cause="killed", message=reason)
             lease.finish(Outcome(kind="failed", failure=failure), reason)
 
     async def rest(self, keep: bool) -> None:
-        """Do nothing: this host does not control agents."""
+        """Do nothing, because the host does not control the agents."""
 
     async def close(self) -> None:
-        """End all leases. The next driver starts their trials again."""
+        """End all segments and their leases. The next driver starts the trials again."""
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
@@ -222,7 +226,10 @@ class AgentGroups(SegmentGroups):
             self.forget(experiment)
 
     def forget(self, experiment: str) -> None:
-        """Forget an experiment that has ended, and answer the agents that wait for its trials."""
+        """Tell the agents that wait for a trial of this experiment, which has ended, that there is none.
+
+        Requests that agents repeat are still answered for `REMEMBER_S`.
+        """
         queue = self._queues.get(experiment)
         if queue is None:
             return
@@ -233,7 +240,7 @@ class AgentGroups(SegmentGroups):
         queue.over_since = time.monotonic()
 
     def stats(self) -> dict[str, int]:
-        """Count the segments that run on agents, and those that wait for an agent."""
+        """Return the number of segments that run on agents ("running"), and of those that wait for an agent ("waiting")."""
         leased = sum(bool(lease.name) for lease in self._segments.values())
         return {"running": leased, "waiting": len(self._segments) - leased, "idle": 0}
 
@@ -242,7 +249,7 @@ class AgentGroups(SegmentGroups):
         return [name for name, lease in self._segments.items() if lease.name]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return a note instead of stacks: this host cannot see the processes of an agent."""
+        """Return a note in place of Python stacks, because the host has no access to the processes of an agent."""
         lease = self._segments.get(segment_id)
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
 
@@ -257,7 +264,7 @@ class AgentGroups(SegmentGroups):
     # -- agents ----------------------------------------------------------------------------------------------------------
 
     async def answer(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request of an agent about an experiment. An error becomes {"error": ...}, see `raised`."""
+        """Return the answer to an agent's request about an experiment, or {"error": ...}, from which `raised` raises."""
         try:
             if question == "ask":
                 return {"assignment": await self._ask(experiment, arguments)}
@@ -268,7 +275,10 @@ class AgentGroups(SegmentGroups):
             return {"error": type(error).__name__, "detail": str(error)}
 
     async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Lend a segment, or return None if none is ready within `wait_s`. The same `request` gets the same segment again."""
+        """Lend a segment and return it as JSON; None if none is ready within `wait_s`.
+
+        If an agent repeats a request, which it identifies by `request`, it gets the same segment again.
+        """
         queue = self._queue(experiment)
         if (request := given.get("request")) and (again := self._lent(queue, request)) is not None:
             again.renew()
@@ -292,7 +302,7 @@ class AgentGroups(SegmentGroups):
         return next((lease for lease in queue.leases.values() if lease.request == request), None)
 
     def _hand_out(self, queue: _Queue) -> None:
-        """Lend the segments that are ready to the agents that wait. The agent that has waited longest comes first."""
+        """Lend the segments that are ready to the agents that wait for one, first to the agent that has waited longest."""
         while queue.ready and queue.asking:
             waiting, given = queue.asking.popleft()
             if waiting.done():
@@ -340,7 +350,7 @@ class AgentGroups(SegmentGroups):
     def _of_ended(
         self, queue: _Queue, question: str, name: str, given: Mapping[str, Any], lease: _Lease | None
     ) -> dict[str, Any]:
-        """Repeat an answer that was given before the lease ended. Raise Gone for any other request."""
+        """Return the answer to a request about a lease that has ended, if the request was answered before; else raise Gone."""
         ended = queue.ended.get(name)
         if ended is None and lease is not None:
             ended = _Ended("", lease.over, lease.answers)
@@ -386,7 +396,7 @@ class AgentGroups(SegmentGroups):
                 failure = _failure(lease, given)
                 return await self._end(queue, lease, question, Outcome(kind="failed", failure=failure))
             case "release":
-                lease.over = "its agent has released it"
+                lease.over = "the agent has released the lease"
                 return await self._end(queue, lease, question, Outcome(kind="left"))
             case _:
                 raise NotFound(f"agents cannot call {question!r}")
@@ -394,14 +404,17 @@ class AgentGroups(SegmentGroups):
     async def _report(
         self, queue: _Queue, lease: _Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
     ) -> dict[str, Any]:
-        """Commit the reports that are new, and return the verdict on the last one."""
+        """Commit those of the reports that are new, and return the verdict on the last one as JSON.
+
+        last: True if the trial ends with the last report.
+        """
         start = lease.launch.start_iteration
         newest = reports[-1]["iteration"]
         fresh = [one for one in reports if one["iteration"] - start > lease.report_no]
         if not fresh:
             return lease.answers.get(newest, _verdict(lease, Verdict()))
         if lease.left:
-            raise Conflict("a verdict has told the agent to leave, so this lease takes no more reports")
+            raise Conflict("a verdict has ended this segment, so no more reports are accepted under its lease")
         for number, one in enumerate(fresh, lease.report_no + 1):
             if one["iteration"] != start + number:
                 raise Conflict(
@@ -443,11 +456,11 @@ class AgentGroups(SegmentGroups):
         return answer
 
     async def _end(self, queue: _Queue, lease: _Lease, how: str, outcome: Outcome) -> dict[str, Any]:
-        """End a segment, and return once its end is committed."""
-        lease.over = lease.over or f"its agent has called {how}"
+        """End a segment, and return the answer for its agent once the end is committed. `how` is the agent's request."""
+        lease.over = lease.over or f"the agent has called {how}"
         self._remember(queue, lease, how)
         lease.finish(outcome, lease.over)
-        with contextlib.suppress(RuntimeError):  # the experiment ended with it
+        with contextlib.suppress(RuntimeError):  # the experiment ended with the segment
             await lease.inbox.settled(lease.ref)
         return {"ended": True}
 
@@ -487,14 +500,14 @@ class AgentGroups(SegmentGroups):
     @staticmethod
     def _expire(lease: _Lease) -> None:
         why = f"the agent {lease.agent} has sent nothing for {lease.lease_s:g} s"
-        if lease.left:  # a verdict has told it to leave
+        if lease.left:  # a verdict has ended the segment
             lease.finish(Outcome(kind="left"), why)
             return
         failure = Failure(kind="system", cause="agent_lost", message=why, node=lease.agent)
         lease.finish(Outcome(kind="failed", failure=failure), why)
 
     def _count(self, experiment: str, queue: _Queue) -> None:
-        """Tell the driver how many trials the agents can train at once. An increase counts at once, a decrease after a while."""
+        """Tell the driver how many trials the agents can train at once: of an increase at once, of a decrease after a while."""
         agents, now = max(1, queue.agents()), time.monotonic()
         if agents == queue.room:
             queue.fewer_since = None
@@ -511,11 +524,11 @@ class AgentGroups(SegmentGroups):
 
 
 class AgentExecutor:
-    """The executor of experiments whose trials agents run, see `Executor`.
+    """The `Executor` of experiments whose trials run on agents.
 
     Args:
         own: the host's own executor, which does everything except running trials.
-        groups: lends the segments.
+        groups: lends the segments to agents.
     """
 
     name: Literal["ray", "local", "agents"] = "agents"
@@ -526,11 +539,11 @@ class AgentExecutor:
 
     @property
     def node(self) -> str | None:
-        """Return the node of the host."""
+        """Return the id of the node that the host runs on."""
         return self._own.node
 
     def listen_at(self) -> str:
-        """Return the address at which the host listens. Agents do not use it."""
+        """Return the address at which the host's own executor lets ranks reach the host. Agents do not use it."""
         return self._own.listen_at()
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
@@ -538,10 +551,10 @@ class AgentExecutor:
         return self._groups
 
     def clean_up(self) -> None:
-        """Do nothing: this host does not control agents."""
+        """Do nothing, because the host does not control the agents."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return 1. The capacity grows when more agents ask for trials."""
+        """Return 1, the number of trials that run at once until more agents ask for trials."""
         return 1
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
@@ -553,15 +566,15 @@ class AgentExecutor:
         return await self._own.on_node(node, function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value unchanged: agents have their own code."""
+        """Return the value unchanged, because agents bring their own code."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Run the function with the host's own executor."""
+        """Call the function with the host's own executor."""
         return self._own.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete a checkpoint. The driver asks only for those in the storage of their experiment."""
+        """Delete a checkpoint. The driver requests this only for checkpoints in the storage of their experiment."""
         await self._own.delete_checkpoint(info)
 
 
@@ -569,7 +582,7 @@ class AgentExecutor:
 
 
 def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer of `AgentGroups.answer`. If it contains an error, raise that error."""
+    """Return the answer that `AgentGroups.answer` gave. If the answer contains an error, raise that error instead."""
     match answer.get("error"):
         case None:
             return answer
@@ -586,7 +599,7 @@ def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_within(storage: str, uri: str) -> bool:
-    """Return whether a URI is below the storage of an experiment. Dots and escapes in the URI cannot make it look so."""
+    """Return whether a URI is below an experiment's storage. Return False for one that leads out of it with dots or escapes."""
     plain = unquote(uri.partition("?")[0])
     below = storage.partition("?")[0].rstrip("/") + "/"
     parts = re.split(r"[/\\]", plain)
@@ -644,7 +657,10 @@ def _last_report(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint(lease: _Lease, iteration: int, given: str | Mapping[str, Any] | None) -> CheckpointInfo | None:
-    """Return a checkpoint of this lease. The iteration determines its id, so sending it twice makes only one checkpoint."""
+    """Return the checkpoint that an agent sent for an iteration; None if it sent none.
+
+    The iteration determines the id of the checkpoint, so that a checkpoint that is sent twice is stored once.
+    """
     if given is None:
         return None
     parts: Mapping[str, Any] = {"uri": given} if isinstance(given, str) else given

@@ -1,6 +1,6 @@
 """Start processes for trials early, while a script still checks its arguments, loads modules and opens the database.
 
-This module loads little, so that the processes start early.
+This module imports few others, so that the processes start as early as possible.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def start(count: int) -> None:
-    """Start a server and `count` processes, unless an earlier server still waits to be taken."""
+    """Start a server with up to `count` processes for trials, unless a server that was started earlier is still unused."""
     global _ahead
     with _lock:
         if _ahead is None:
@@ -54,7 +54,7 @@ def start(count: int) -> None:
 
 
 def take() -> RankServer:
-    """Return the server that was started ahead, or a new one."""
+    """Return the server that was started ahead if it can be used, otherwise a new one without processes."""
     global _ahead
     with _lock:
         found, _ahead = _ahead, None
@@ -66,7 +66,7 @@ def take() -> RankServer:
 
 
 def drop() -> None:
-    """End the server that was started ahead, if it was not taken."""
+    """End the server that was started ahead, unless `take` has returned it."""
     global _ahead
     with _lock:
         found, _ahead = _ahead, None

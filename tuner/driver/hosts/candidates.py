@@ -13,18 +13,22 @@ from tuner.store import Store
 from tuner.store.records import ExperimentRecord
 
 SCRIPTS = ("python", "study")
-"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+"""The sources of experiments that scripts drive. A service never adopts a "study", which ask and tell drives."""
 LEASES_S = 2.0
-"""Seconds between two searches for leases of dead drivers. These searches cost more than those for free experiments."""
+"""Seconds between two searches for leases of dead drivers, which cost more than searches for experiments without a lease."""
 WITNESS_S = 2.0
-"""An expired lease is taken from a live holder once the lease has stayed expired for this many seconds.
+"""Seconds for which a lease must have been expired before it is taken from a holder that may still be alive.
 
 A holder that could not reach the database for a while renews its leases soon after the database is reachable again.
 """
 
 
 class ToDrive(NamedTuple):
-    """An experiment that the host should drive. adopt: its script has ended, and the service takes it over."""
+    """An experiment that the host should drive.
+
+    why: the reason, for the service's log.
+    adopt: True if the experiment's script has ended and the service takes over the experiment.
+    """
 
     record: ExperimentRecord
     why: str
@@ -43,7 +47,7 @@ class Candidates:
     """Finds the experiments that a host should drive.
 
     Args:
-        store: has the experiments.
+        store: the store that has the experiments.
         owner: the name under which the host holds leases.
     """
 
@@ -59,15 +63,15 @@ class Candidates:
         self._dead |= set(owners) - {self._owner}
 
     def is_dead(self, owner: str | None) -> bool:
-        """Return whether the process of an owner is known to have ended."""
+        """Return whether the process that has this owner name is known to have ended."""
         return owner in self._dead or owner_is_dead(owner)
 
     def find(self, now: float, *, busy: Collection[int], outage: bool, adopt: bool) -> Found:
-        """Read the database. Return the experiments to drive and those to offer to users. Each experiment is offered once.
+        """Return the experiments in the database that the host should drive, and those to offer to users, each only once.
 
         Args:
-            now: the time.
-            busy: experiments to leave out.
+            now: the present time.
+            busy: the ids of experiments to leave out.
             outage: True if the database could not be reached recently, so that the lease of a live owner may have expired.
             adopt: True to also drive experiments whose script has ended, instead of only offering them.
         """
@@ -82,11 +86,11 @@ class Candidates:
             if record.incomplete and record.state is not ExperimentState.CANCELLING:
                 continue  # the import of this experiment was interrupted, or still runs
             if record.source not in SCRIPTS:
-                found.to_drive.append(ToDrive(record, "it was created over the API"))
+                found.to_drive.append(ToDrive(record, "the experiment was created over the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
-                found.to_drive.append(ToDrive(record, "a user has cancelled it"))
+                found.to_drive.append(ToDrive(record, "a user has cancelled the experiment"))
             elif record.abandoned(now) and adopt:
-                why = "its script has ended, and this service adopts such experiments"
+                why = "the script has ended, and this service adopts such experiments"
                 found.to_drive.append(ToDrive(record, why, adopt=True))
             elif record.abandoned(now) and record.public_id not in self._offered:
                 found.to_offer.append(record)
@@ -95,10 +99,10 @@ class Candidates:
         return found
 
     def _without_fresh(self, found: Iterable[ExperimentRecord], outage: bool) -> Iterator[ExperimentRecord]:
-        """Leave out the records whose lease a live owner may still renew.
+        """Yield the records except those whose lease a live owner may still renew.
 
-        The owner may renew it after an outage, and until the lease has been expired for `WITNESS_S`, because this host
-        may have started just after an outage that it does not know about.
+        A live owner may renew its lease after an outage of the database. This host may have started just after an outage that
+        it does not know about, so every lease is left alone until it has been expired for `WITNESS_S`.
         """
         now, before, self._expired = time.monotonic(), self._expired, {}
         for record in found:
@@ -113,7 +117,7 @@ class Candidates:
                     yield record
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead and whose lease has not expired. Look only every `LEASES_S`."""
+        """Return the experiments whose driver is dead although its lease has not expired. Search only every `LEASES_S`."""
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()
@@ -121,6 +125,6 @@ class Candidates:
         return [record for record in leased if self.is_dead(record.driver_owner)]
 
     def _cancelled(self, experiments: list[int]) -> set[int]:
-        """Return the experiments that a user has asked to cancel."""
+        """Return the ids of those of the experiments that a user has asked to cancel."""
         commands = self._store.commands.pending(experiments)
         return {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}

@@ -1,4 +1,4 @@
-"""Connect to a Ray cluster, or start a private one that ends with this process."""
+"""Connect to a Ray cluster, or start a private cluster that ends with this process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""The errors that a call to a dead driver host raises. OutOfMemoryError means that Ray killed the host for lack of memory."""
+"""The errors that calls of a dead driver host raise. OutOfMemoryError means that Ray killed the host for lack of memory."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
-    """Connect this process to Ray. Return True if a private Ray was started for it.
+    """Connect this process to Ray. Return True if a private Ray instance was started.
 
-    With an address, connect to that cluster. Without one, start a private Ray that ends with this process; a Ray that
-    already runs on this machine is not used. If the process is connected already, keep that connection.
+    With an address, connect to the cluster at that address. Without one, start a private Ray instance, which ends with this
+    process; an instance that already runs on this machine is not used. If the process is already connected to Ray, keep
+    that connection.
     """
     if ray.is_initialized():
         return False
@@ -46,7 +47,7 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
             return False
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
-        )  # Ray logs advice about authentication, which a private Ray does not need
+        )  # Ray logs advice about authentication, which a private instance does not need
         with without_helpers():
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
@@ -58,24 +59,24 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
 
 
 def _unreachable(address: str | None, error: Exception) -> str:
-    """Return one line that says what went wrong and what to do about it."""
+    """Return one line that says why Ray could not be reached or started, and what the user can do about it."""
     lines = str(error).strip().splitlines()
     what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
     if address:
         return (
             f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "
-            "cluster runs (`ray status`), and run this again"
+            "cluster runs (`ray status`), and try again"
         )
     return (
         f"Ray could not be started on this machine: {what}. Check that memory, /dev/shm and the temporary directory have room "
-        "and that the machine is not overloaded, and run this again; Ray's own logs are in /tmp/ray/session_latest/logs"
+        "and that the machine is not overloaded, and try again; Ray's own logs are in /tmp/ray/session_latest/logs"
     )
 
 
 def remove_orphans() -> int:
-    """Remove the placement groups of driver hosts that have died. Return how many there were.
+    """Remove the placement groups of driver hosts that have died. Return the number of groups removed.
 
-    Ray keeps an actor's placement groups until the whole job ends, so those of a killed host would hold their resources.
+    Ray keeps an actor's placement groups until the whole job ends, so the groups of a killed host would still hold resources.
     """
     living = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     removed = 0
@@ -105,16 +106,16 @@ def capacity(scaling: Scaling) -> int | None:
 
 
 def too_large(scaling: Scaling) -> str | None:
-    """Return why a private Ray on this machine could never hold such a worker group; None if it could, or if that is unknown.
+    """Return why this machine alone could never hold such a worker group; None if it could, or if that is unknown.
 
-    Ray is not started for this check.
+    The check does not start Ray.
     """
     there = this_machine()
     if there is None:
         return None
     without_end = dict.fromkeys(
         scaling.bundle(), 1e30
-    )  # assume enough of every resource that only a running Ray knows about
+    )  # assume enough of every resource that is known only when Ray runs
     reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
     if reason is None:
         return None

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 SETTLE_S = 0.002
-"""Seconds between two checks whether a segment has ended."""
+"""Seconds between two checks of whether a segment has ended."""
 
 Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
-"""The type of `HostGroups.draw`."""
+"""The type of `HostGroups.draw`, which draws the value of a parameter that a running trial asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Running:
 class _Received:
     """The reports of one segment that have arrived so far."""
 
-    report_no: int = 0  # that of the newest report
+    report_no: int = 0  # the report_no of the newest report
     time: float = 0.0  # when the newest report was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Return whether a report is missing before the end of this batch."""
+        """Return whether a report between those that have arrived and the last of these reports is missing."""
         newest = self.report_no
         for report in reports:
             if report.report_no > newest + 1:
@@ -68,7 +68,10 @@ class _Received:
         return False
 
     def take(self, reports: Sequence[Report], now: float) -> list[float]:
-        """Return when each report was made, by the clock of this process. Times never decrease and never lie in the future."""
+        """Record these reports, and return the time at which each was made, by the clock of this process.
+
+        The times never decrease and are never in the future.
+        """
         times = []
         for report in reports:
             self.report_no = max(self.report_no, report.report_no)
@@ -78,7 +81,7 @@ class _Received:
 
 
 class StoreJournal:
-    """The journal of one experiment. It writes batches to the store in the host's writer thread."""
+    """The journal of one experiment, which writes batches to the store in the host's writer thread."""
 
     def __init__(self, host: Host, experiment: int, epoch: int) -> None:
         self._host, self._experiment, self._epoch = host, experiment, epoch
@@ -88,7 +91,7 @@ class StoreJournal:
 
 
 class RankInbound:
-    """Converts messages of an experiment's ranks to events of the loop."""
+    """Turns the messages of an experiment's ranks into events for the experiment's loop."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class RankInbound:
     async def report(
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
     ) -> Verdict | Resend | None:
-        """Commit a batch of reports, and return the verdict if the ranks wait. Return a Resend if reports are missing."""
+        """Commit a batch of reports. Return the verdict if the ranks wait, or a Resend if earlier reports are missing."""
         heard = self._heard.setdefault(segment, _Received())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
@@ -133,7 +136,7 @@ class RankInbound:
         )
 
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
-        """Commit that a checkpoint of a segment was written, or that its upload is done."""
+        """Commit the event that a checkpoint of a segment was written, or that the checkpoint's upload is complete."""
         trial, ordinal = segment
         await self.loop.put(CheckpointSaved(time=time.time(), trial=trial, segment=ordinal, checkpoint=info))
 
@@ -151,7 +154,7 @@ class RankInbound:
             return value
 
     async def note(self, segment: SegmentRef, notes: dict[str, Any]) -> None:
-        """Commit notes of the training code, for people to read."""
+        """Commit the user attributes that the training code has set for its trial."""
         await self.loop.put(Noted(time=time.time(), trial=segment.trial, segment=segment.ordinal, notes=notes))
 
     async def end(self, number: int, reason: str) -> None:
@@ -159,24 +162,27 @@ class RankInbound:
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
 
     async def object(self, stored: Stored) -> Any:
-        """Return a reference to an object that was stored with the training code. The object is read once per experiment."""
+        """Return a reference to an object that was stored with the training code, which is read once per experiment."""
         if stored not in self._objects:
             self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]
 
     def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Return why a report of these metrics would fail the trial, or None. last: True if the trial ends with the report."""
+        """Return why a report of these metrics would fail the trial; None if it would not.
+
+        last: True if the trial ends with this report.
+        """
         return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last)
 
     async def settled(self, segment: SegmentRef) -> None:
-        """Wait until the end of a segment is committed."""
+        """Wait until the event that ends the segment is committed."""
         while self.core.experiment.segment(segment) is not None:
             await asyncio.sleep(SETTLE_S)
         late = Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason="it has ended")
         await self.loop.put(late)  # this event changes nothing, and is handled after the commit
 
     def ended(self, segment: SegmentRef) -> None:
-        """Forget a segment that has ended."""
+        """Forget the reports of a segment that has ended."""
         self._heard.pop(segment, None)
 
 
@@ -200,12 +206,12 @@ class HostGroups:
 
     @property
     def storage(self) -> str:
-        """Return where the experiment's checkpoints are stored."""
+        """Return the path or URI below which the experiment's checkpoints are stored."""
         return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
 
     @property
     def log_dir(self) -> str:
-        """Return where the ranks write their logs, on the nodes where they run."""
+        """Return the folder to which the ranks write their logs, each on its own node."""
         return str(self._host.settings.home / "logs" / self.record.public_id)
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
@@ -227,11 +233,11 @@ class HostGroups:
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
-            return  # the checkpoint is not ours to delete, or an agent has overwritten it with a newer one
+            return  # the checkpoint is outside the experiment's storage, or an agent has overwritten it with a newer one
         await self._host.executor_of(self.record.spec).delete_checkpoint(info)
 
     def _in_use(self, uri: str) -> bool:
-        """Return whether a kept checkpoint has this URI."""
+        """Return whether a checkpoint that is still kept has this URI."""
         mine = uri.rstrip("/")
         kept = (kept for trial in self._core.trials for kept in trial.checkpoints.values())
         return any(one.info.uri.rstrip("/") == mine for one in kept)
@@ -248,7 +254,7 @@ class HostGroups:
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)
 
     async def forget_proposals(self) -> None:
-        """Make the helper processes of searchers release their data of this experiment."""
+        """Make the helper processes that run searchers release their data about this experiment."""
         await self._host.proposals.forget(self.record.public_id)
 
     async def draw(self, number: int, name: str, distribution: str) -> tuple[Any, dict[str, Any]]:
@@ -306,7 +312,7 @@ class HostGroups:
 
 
 class Driven:
-    """One experiment that this host drives: its core, folded from the log, its loop, and the ports between them."""
+    """An experiment that this host drives: the core, folded from the experiment's log, the loop, and the ports of the loop."""
 
     def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
@@ -315,7 +321,7 @@ class Driven:
         space = Space.from_json(spec.space, code.space_blob if code else None)
         with (
             functions_by_name()
-        ):  # only the process of the judge runs the user's functions, so they are not imported here
+        ):  # the user's stop functions run only in the process of `Judge`, so they are not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
         for stopper in stoppers:
@@ -337,10 +343,10 @@ class Driven:
         )
 
     async def close(self) -> None:
-        """Release the loop, and the process that calls the user's stop functions.
+        """End the helper process for the user's stop functions, and break the reference cycles between the parts.
 
-        The loop, the groups and the inbound port refer to each other. These cycles would keep all trials in memory
-        until the next full garbage collection.
+        The loop, the groups and the inbound port refer to each other, which would keep all trials in memory until the next
+        full garbage collection.
         """
         await self._judge.close()
         await self.groups.forget_proposals()

@@ -1,6 +1,6 @@
-"""Define the executor of a driver host, which runs trials on Ray or in processes of this machine.
+"""Define the interface of a driver host's executor, which runs trials on Ray, in processes of this machine, or on agents.
 
-`tuner.driver.hosts.ray_executor` and `tuner.driver.hosts.local_executor` implement this interface.
+`tuner.driver.hosts.ray_executor`, `tuner.driver.hosts.local_executor` and `tuner.driver.hosts.agents` implement it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tuner.trials.messages.report_socket import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """Options of a host that an executor needs to make worker groups.
+    """The options of a host that an executor needs in order to create worker groups.
 
     Attributes:
         name: the host's name.
         report_address: the address at which the host listens for reports; None if ranks can reach it only through Ray.
-        logs: stores the logs of ranks.
+        logs: stores the logs of ranks; None if logs are not stored.
         log_limit: how much of each log the ranks send; None if they send nothing.
-        standing: returns the priority and the weight of an experiment.
-        reserve_after_s: after a group has waited for this many seconds, free resources are reserved for it.
-        preempt_after_s: a group runs for at least this many seconds before it has to make room for another experiment.
+        standing: a function that returns the priority and the weight of an experiment.
+        reserve_after_s: the seconds after which free resources are reserved for a group that waits.
+        preempt_after_s: the seconds for which a group may run before it has to make room for another experiment.
     """
 
     name: str = ""
@@ -42,97 +42,100 @@ class GroupOptions:
 
 
 class SegmentInbox(Inbox, Protocol):
-    """Receives a segment's messages. `tuner.driver.hosts.driven.RankInbound` implements it."""
+    """Receives the messages of segments. `tuner.driver.hosts.driven.RankInbound` implements this interface."""
 
     async def report(
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
     ) -> Verdict | Resend | None:
-        """Commit reports, and return the verdict."""
+        """Commit reports. Return the verdict if the ranks wait, or a Resend if earlier reports are missing."""
 
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
-        """Commit that a checkpoint was written."""
+        """Commit the event that a checkpoint was written, or that the checkpoint's upload is complete."""
 
     def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Return why a report of these metrics would fail the trial, or None. last: True if the trial ends with the report."""
+        """Return why a report of these metrics would fail the trial; None if it would not.
+
+        last: True if the trial ends with this report.
+        """
 
     async def settled(self, segment: SegmentRef) -> None:
-        """Wait until the end of a segment is committed."""
+        """Wait until the event that ends the segment is committed."""
 
 
 class SegmentGroups(Protocol):
-    """Runs segments: `GroupManager` runs them on our own worker groups, `AgentGroups` on programs elsewhere.
+    """Runs segments: `GroupManager` on worker groups of the host, `AgentGroups` on agents.
 
-    All methods belong to the host's event loop.
+    Call all methods in the host's event loop.
     """
 
     async def run(self, launch: Launch, *, inbox: SegmentInbox) -> Outcome:
-        """Run one segment to its end."""
+        """Run one segment until it has ended, and return its outcome. `inbox` gets the messages of its ranks."""
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """Make a segment wait for a verdict soon. "kill" ends the segment immediately."""
+        """Make the ranks of a segment wait for a verdict soon. The action "kill" ends the segment immediately."""
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment now, as failed."""
+        """End a segment at once, as failed for this reason."""
 
     async def rest(self, keep: bool) -> None:
-        """End idle worker groups. With `keep`, end only those that hold GPUs."""
+        """End idle worker groups; if `keep`, only those that hold GPUs."""
 
     async def close(self) -> None:
-        """End everything."""
+        """End all segments and worker groups."""
 
     def forget(self, experiment: str) -> None:
-        """Forget an experiment that has ended."""
+        """Release the data about an experiment that has ended."""
 
     def stats(self) -> dict[str, int]:
-        """Return how many segments run and wait, and how many idle groups are kept."""
+        """Return the number of segments that run ("running") or wait ("waiting"), and of worker groups kept idle ("idle")."""
 
     def training(self) -> list[str]:
-        """Return the ids of the segments that train now."""
+        """Return the ids of the segments that are training."""
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return rank -> its current Python stacks, or the reason why there are none."""
+        """Return, for each rank of a segment, its current Python stacks, or the reason why there are none."""
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return rank -> its current resource use, for the ranks that answer."""
+        """Return the current resource use of each rank of a segment that answers."""
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> its current resource use, for the segments that run here."""
+        """Return the current resource use of each rank that answers, by segment, for those of the segments that run here."""
 
 
 class Executor(Protocol):
-    """Runs trials for a driver host. Call its methods in the host's event loop, unless their docstrings say otherwise."""
+    """Runs trials for a driver host. Call the methods in the host's event loop, unless their docstrings say otherwise."""
 
     name: Literal["ray", "local", "agents"]
     own_process: bool
-    """True if the host has its own process."""
+    """True if the driver host has a process of its own, False if it is a thread of a script."""
 
     @property
     def node(self) -> str | None:
         """Return the id of the node that the host runs on; None if there is only this machine."""
 
     def listen_at(self) -> str:
-        """Return the address of this machine at which ranks reach the host."""
+        """Return the address of this machine at which ranks can reach the driver host."""
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Create the worker groups of the host. Called once."""
+        """Create the host's worker groups and return the object that runs segments on them. Called once per host."""
 
     def clean_up(self) -> None:
-        """Remove what killed hosts have left behind. This may block, so it is called in a thread."""
+        """Release resources that driver hosts held when they were killed. This may block, so call it in a thread."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many groups of this kind can run at once, at least one; None if they need no resources."""
+        """Return how many worker groups of this kind can run at once, at least one; None if they need no resources."""
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes in the form of `ray.nodes`, and the free resources."""
+        """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node. If the node is unknown, run it here, because this machine may have been that node before."""
+        """Call a function on a node, or here if the node is unknown, because this machine may have been that node before."""
 
     def share(self, value: Any) -> Any:
-        """Return a reference from which ranks get the value, or the value itself. This may block, so it is called in a thread."""
+        """Return a reference by which ranks get the value, or the value itself. This may block, so call it in a thread."""
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Call a function in another process that has these entries in `sys.path`, and return its value."""
+        """Call a function in another process with these entries in `sys.path`. Return an awaitable of the function's value."""
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the content of a checkpoint, on whichever node has it."""
+        """Delete the files of a checkpoint, on whichever node they are."""

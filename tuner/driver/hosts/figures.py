@@ -1,7 +1,7 @@
 """Measure a driver host, for `GET /metrics`.
 
-The host is a separate process, possibly on another machine. The service requests these figures once a second over its
-existing connection.
+The host is a separate process, possibly on another machine. The service requests these figures once a second, over the
+connection that it has anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the buckets of a histogram, in seconds. The last bucket has no bound."""
+"""Upper bounds of the buckets of a histogram, in seconds. A last bucket, without a bound, follows."""
 
 
 @dataclass(slots=True)
@@ -22,12 +22,12 @@ class Histogram:
     total: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add one duration."""
+        """Add a duration to the histogram."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
     def shown(self) -> dict[str, Any]:
-        """Return the counts, one for each bucket, and the sum of all durations."""
+        """Return the histogram as JSON: the number of durations in each bucket, and the sum of all durations."""
         return {"counts": list(self.counts), "sum": self.total}
 
 
@@ -48,14 +48,17 @@ class Figures:
     _counted_at: float | None = None
 
     def count_use(self, gpus: float, ranks: int, now: float) -> None:
-        """Add the use since the last call. `gpus` and `ranks` are the numbers of GPUs and ranks that train now."""
+        """Add the GPU seconds and rank seconds since the last call.
+
+        `gpus` and `ranks` are the numbers of GPUs and ranks that are training at the moment.
+        """
         if self._counted_at is not None:
             self.gpu_seconds += gpus * (now - self._counted_at)
             self.rank_seconds += ranks * (now - self._counted_at)
         self._counted_at = now
 
     def shown(self) -> dict[str, Any]:
-        """Return all metrics as JSON."""
+        """Return all metrics of the host as JSON."""
         return {
             "reports": self.reports.shown(),
             "verdicts": self.verdicts.shown(),

@@ -1,7 +1,7 @@
-"""Start a Ray head for the service (`ray start --head`), find it again, watch its processes, and end all of them.
+"""Start a Ray head node for the service (`ray start --head`), find it again, watch its processes, and end all of them.
 
-This module does not import Ray, because Ray may end connected processes and the service must not connect to the head that it
-watches.
+This module does not import Ray. The service must not connect to the head that it watches, because Ray may end processes that
+are connected to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.errors import ClusterUnreachable
 log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
-"""An environment variable that marks every process of a head. Names do not identify them, because Ray's workers change theirs."""
+"""The environment variable by which every process of a head is recognized. Ray's workers change their process names."""
 
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
@@ -35,13 +35,13 @@ COMMAND_S = 120.0
 PROC = Path("/proc")
 
 KILLED_S = 5.0
-"""Timeout in seconds for the end of a dead head's processes after they have been killed."""
+"""Seconds to wait until the remaining processes of a dead head have ended, after they were killed."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 """Matches the paths of Ray's own programs."""
 
 _PARTS = ("gcs_server", "raylet")
-"""A head counts as dead if one of these processes is gone."""
+"""The names of the processes without which a head counts as dead."""
 
 RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
 """Runs a `ray` command with these arguments and these additional environment variables; see `run_ray`."""
@@ -49,18 +49,18 @@ RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProces
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head that was alive when it was found or started."""
+    """A Ray head that was alive when it was found or started."""
 
     address: str
     parts: tuple[psutil.Process, ...]
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the ids of its processes."""
+        """Return the ids of the head's main processes, those named in `_PARTS`."""
         return tuple(process.pid for process in self.parts)
 
     def dead(self) -> str | None:
-        """Return the name of a process that has ended; None if the head is alive."""
+        """Return the name of a main process that has ended, so that the head is dead; None if the head is alive."""
         for name, process in zip(_PARTS, self.parts, strict=True):
             if not _runs(process):
                 return name
@@ -68,7 +68,7 @@ class Head:
 
 
 def find_head(home: Path) -> Head | None:
-    """Return the head that was started for this home, if both of its processes are alive."""
+    """Return the head that was started for this home; None if there is none, or if one of its main processes has ended."""
     try:
         address = _marker(home).read_text().strip()
     except OSError:
@@ -85,9 +85,9 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path, run: RunRay | None = None) -> Head:
-    """Return the head of this home. If no head is alive, end the remaining processes of a dead head, and start a new head.
+    """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
-    run: runs `ray` commands; by default `run_ray`.
+    run: the function that runs `ray` commands; by default `run_ray`.
 
     Raises:
         ClusterUnreachable: Ray cannot be started.
@@ -115,26 +115,26 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
         _marker(home).write_text(found[1])
         if (head := find_head(home)) is None:
-            raise ClusterUnreachable(f"Ray has started and ended at once; its logs are in {_scratch(home)}")
+            raise ClusterUnreachable(f"Ray ended right after it had started; the logs of Ray are in {_scratch(home)}")
         log.debug("Ray's head is up at %s", head.address)
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
-            log.debug("Ray's head was dead, and its remaining processes have ended")
+            log.debug("the previous Ray head had died; the remaining Ray processes have been stopped")
         return head
 
 
 def stop_head(home: Path) -> bool:
-    """End the head that `start_head` started for this home, and everything that runs on it. Return whether one was running."""
+    """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running."""
     _marker(home).unlink(missing_ok=True)
     return _end(home, patience_s=10.0)
 
 
 def was_stopped(home: Path) -> bool:
-    """Return whether `stop_head` ended the head, so that it must not be started again."""
+    """Return whether `stop_head` ended the head of this home, so that the head must not be started again."""
     return not _marker(home).exists()
 
 
 def _kill(home: Path) -> list[psutil.Process]:
-    """Kill all processes of a head and return them, without waiting until they have ended. A new head can start meanwhile."""
+    """Kill all processes of this home's head and return them. A new head can start without waiting for their end."""
     killed: list[psutil.Process] = []
     for _ in range(2):  # the second round kills processes that were started during the first round
         for process in _processes(home):
@@ -146,7 +146,7 @@ def _kill(home: Path) -> list[psutil.Process]:
 
 
 def _end(home: Path, patience_s: float) -> bool:
-    """End all processes of a head. Kill those that still run after `patience_s`."""
+    """End all processes of this home's head, and kill those that outlive `patience_s`. Return whether there were any."""
     processes = _processes(home)
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -167,8 +167,9 @@ def _end(home: Path, patience_s: float) -> bool:
 def _processes(home: Path) -> list[psutil.Process]:
     """Return the processes that belong to the head of this home.
 
-    A process belongs to the head if it has the mark in its environment, or is one of Ray's own programs with the head's folder in
-    its arguments. Other processes that name the folder, such as a `tail -f` of Ray's logs, do not belong to the head.
+    A process belongs to the head if it has the mark in its environment, or if it is one of Ray's own programs and has the
+    head's folder in its arguments. Other processes that name the folder, such as a `tail -f` of Ray's logs, do not belong to
+    the head.
     """
     scratch = str(_scratch(home))
     found = []
@@ -181,9 +182,9 @@ def _processes(home: Path) -> list[psutil.Process]:
 
 
 def _that_name(text: str) -> Iterator[psutil.Process]:
-    """Yield the processes that have a text in their command line or environment. Without /proc, yield all processes.
+    """Yield the processes that have `text` in their command line or environment. Without /proc, yield all processes.
 
-    psutil takes a fifth of a millisecond for each process of the machine, so reading /proc first saves time.
+    Reading /proc first saves time, because psutil takes a fifth of a millisecond for each process of the machine.
     """
     wanted = text.encode()
     for pid in psutil.pids():
@@ -195,7 +196,7 @@ def _that_name(text: str) -> Iterator[psutil.Process]:
 
 
 def _is_program_of(command: Sequence[str], scratch: str) -> bool:
-    """Return whether this is the command line of one of Ray's own programs, for the head with this folder."""
+    """Return whether this command line is that of one of Ray's own programs, and belongs to the head with folder `scratch`."""
     program, *arguments = command or ("",)
     if os.path.basename(program).startswith("python"):
         program = next((argument for argument in arguments if not argument.startswith("-")), "")
@@ -210,7 +211,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _listens(gcs: psutil.Process, address: str) -> bool:
-    """Return whether this process listens at the port of the address. If it does not, the marker is from an earlier head."""
+    """Return whether this GCS process listens at the port of `address`. If not, the address file is from an earlier head."""
     port = int(address.rpartition(":")[2])
     try:
         return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
@@ -223,47 +224,47 @@ def _marker(home: Path) -> Path:
 
 
 def _scratch(home: Path) -> Path:
-    """Return the folder of Ray's own files for this home.
+    """Return the folder in which the Ray head of this home keeps its files.
 
-    It is not inside the home, because paths of Unix sockets must be short.
+    The folder is not inside the home, because paths of Unix sockets must be short.
     """
     return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
 
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Allow one process at a time to find or start a head."""
+    """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
     with open(home / "ray_lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _has_token() -> bool:
-    """Return whether Ray has a token already. Asking Ray itself would take a second."""
+    """Return whether Ray already has an authentication token. Asking Ray itself would take a second."""
     if "RAY_AUTH_TOKEN" in os.environ:
         return True
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write a token for this user, which a head needs. Raise ClusterUnreachable if Ray cannot write the token."""
+    """Let Ray write the user's authentication token, without which no head starts. Raise ClusterUnreachable if it cannot."""
     done = _ray_command(home, run, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
-            f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} "
-            "writable, or set RAY_AUTH_TOKEN_PATH to a file in a writable directory, and start again"
+            f"Ray could not write an authentication token: {(done.stdout + done.stderr).strip()[-1000:]}. Make "
+            f"{Path.home() / '.ray'} writable, or set RAY_AUTH_TOKEN_PATH to a file in a writable directory, and start again"
         )
 
 
 def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a `ray` command, and mark the processes that it starts. If it fails, the next start ends those processes."""
+    """Run a `ray` command, and mark the processes that it starts, so that `_processes` finds them even if it fails."""
     return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))})
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a `ray` command in a new session, so that Ctrl-C does not reach the processes that it starts.
+    """Run a `ray` command in a new session, so that Ctrl-C does not reach the processes that the command starts.
 
-    Raise ClusterUnreachable if it takes longer than `COMMAND_S`.
+    Raise ClusterUnreachable if the command takes longer than `COMMAND_S`.
     """
     try:
         return subprocess.run(

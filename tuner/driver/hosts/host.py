@@ -56,25 +56,25 @@ POLL_S = 0.5
 ROOM_S = 1.0
 """The interval at which the host checks whether trials should make room for other experiments, in seconds."""
 AGAIN_S = 5.0
-"""Seconds to wait before an experiment whose driver crashed is driven again."""
+"""Seconds to wait, after an experiment's driver has crashed, before the experiment is driven again."""
 LOGS_S = 10.0
-"""At the end of an experiment, the host waits at most this many seconds for its logs. Later logs are still written."""
+"""Seconds that the host waits at the end of an experiment for the logs of its ranks. Later logs are still written."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
-"""The methods of a host that ranks may call."""
+"""The methods of a host that ranks may call over a socket."""
 ATTENDED_S = 10.0
-"""A service of an older version may end a host whose own service has not called it for this many seconds."""
+"""Seconds without a call from its own service after which a host may be ended by a service of an older version."""
 
 REACHED_S = 3.0
-"""Agents cannot reach a host whose service has not called it for this many seconds, so no agent's lease ends then.
+"""Seconds without a call from the service after which a host assumes that agents cannot reach it, and lets no lease expire.
 
-The service calls the host every second.
+The service normally calls the host every second.
 """
 
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. The id alone is not unique after a backup was restored."""
+"""The id, the experiment and the time of a command. The id alone may occur twice after a backup was restored."""
 
 
 class Host:
@@ -82,8 +82,8 @@ class Host:
 
     Args:
         settings: the settings of the process that starts the host.
-        name: the name of the actor.
-        executor: where trials run; None: on Ray, where the host is an actor.
+        name: the host's name; on Ray, the name of the actor.
+        executor: where trials run. None: on Ray, and the host is an actor.
     """
 
     def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
@@ -128,11 +128,11 @@ class Host:
     async def write(self, function: Callable[..., T], *args: Any) -> T:
         """Write to the database in the writer thread, so that a slow or locked database never blocks the event loop.
 
-        Writes are done in the order of the calls. If the caller is cancelled, it still waits for a write that has
-        begun, so that its next write, such as the release of a lease, comes later.
+        Writes are done in the order of the calls. A caller that is cancelled still waits for a write that has begun, so that
+        the caller's next write, such as the release of a lease, comes later.
 
-        The time of a temporary error is recorded, because only writes fail if the disk is full or the server has become a
-        standby.
+        The time of the latest temporary error is recorded. It may be the only sign of an outage, because reads still work if
+        the disk is full or the server has become a standby.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
         try:
@@ -178,7 +178,7 @@ class Host:
         )
 
     def executor_of(self, spec: Spec) -> Executor:
-        """Return the executor that runs the trials of an experiment: the one that the spec asks for, or the host's own."""
+        """Return the executor that runs the trials of an experiment: the one named in the spec, or the host's own."""
         if spec.executor == "agents":
             return AgentExecutor(self.executor, self.agents)
         if spec.executor != "local" or self.executor.name == "local":
@@ -198,13 +198,13 @@ class Host:
         return self._agents
 
     def _make_slots(self, experiment: str, slots: int) -> None:
-        """Let this many trials of an experiment run at once, if its spec does not say how many."""
+        """Let up to `slots` trials of an experiment run at once, unless the experiment's spec sets the limit."""
         driven = self._named.get(experiment)
         if driven is not None and driven.core.experiment.room != slots:
             driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def _is_reachable(self) -> bool:
-        """Return whether agents can reach this host: a service passes their requests on, or they call the host directly."""
+        """Return whether agents can reach this host: its service has called recently, or it has never had a service."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def groups_of(self, spec: Spec) -> SegmentGroups:
@@ -223,7 +223,7 @@ class Host:
         return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
 
     def _stats(self) -> dict[str, int]:
-        """Return the sums of the groups' `stats`."""
+        """Return the counts of `SegmentGroups.stats`, summed over all executors."""
         found: dict[str, int] = {}
         for groups in self._all_groups():
             found = {name: count + found.get(name, 0) for name, count in groups.stats().items()}
@@ -246,10 +246,12 @@ class Host:
     # -- methods for other processes ---------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Begin to renew leases and to look for commands. With `serve`, also look for experiments that need a driver.
+        """Begin to renew leases and to look for commands. Return the name under which the host holds leases.
 
+        serve: True to look also for experiments that need a driver.
         adopt: True to drive also experiments whose script has ended. Those created over the API are always driven.
-            gone: owners that the caller knows to be dead. Their experiments are taken over before the leases expire.
+        gone: the owner names of hosts that the caller knows to be dead. Their experiments are taken over before their
+            leases expire.
         """
         self._candidates.add_dead(gone)
         self._serving = self._serving or serve
@@ -269,7 +271,7 @@ class Host:
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
                 gc.collect()
-                # Exclude objects of loaded libraries from garbage collection, because with so many objects it would be rare.
+                # Exclude the objects of loaded libraries from garbage collection: Python collects rarely if there are many.
                 gc.freeze()
         self._poked = asyncio.Event()
         self._poked.set()  # look for the first time immediately
@@ -283,7 +285,7 @@ class Host:
     async def drive(self, public_id: str, executor: str = "") -> str:
         """Drive this experiment until it has ended or is paused, and return its state.
 
-        executor: where its trials run and why, for the log.
+        executor: a sentence on where the trials run and why, for the experiment's log.
 
         Raises:
             Conflict: another live driver has the experiment.
@@ -306,13 +308,16 @@ class Host:
         return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """Return lines for the service's log that say which experiments were claimed, or could not be, since the last call."""
+        """Return lines for the service's log about the experiments found since the last call: those driven here, and others.
+
+        The others have lost their script, and their lines say how users can continue them.
+        """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
     async def live(self) -> None:
-        """Never return. A caller that waits for the result notices immediately when this process dies."""
+        """Wait forever, so that a caller that awaits the result notices immediately when this process dies."""
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
@@ -321,7 +326,7 @@ class Host:
             self._poked.set()
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        """Take reports from rank 0 of a segment; see `Driver.report`."""
+        """Commit reports from rank 0 of a segment, and return the verdict if the ranks wait; see `RankInbound.report`."""
         found = self.segments.get(segment_id)
         if found is None:
             return None
@@ -336,7 +341,7 @@ class Host:
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Handle the message that a checkpoint of a segment was written, or that its upload is done."""
+        """Commit the event that a checkpoint of a segment was written, or that the checkpoint's upload is complete."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
@@ -352,21 +357,21 @@ class Host:
         return await found.inbound.draw(found.ref, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
-        """Store notes from rank 0 with the trial, for people to read."""
+        """Store user attributes, which rank 0 sends, with the trial."""
         found = self._segment(segment_id)
         await found.inbound.note(found.ref, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
-        """Stop the trial at the request of rank 0."""
+        """Stop the trial of a segment at the request of its rank 0."""
         found = self._segment(segment_id)
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """Return a reference, in a list, to an object that was stored with the training code."""
+        """Return a list with one reference, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
-        """Answer a request of a rank that cannot call the actor."""
+        """Answer a request of a rank that reaches the host over a socket instead of calling the Ray actor."""
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
@@ -387,7 +392,7 @@ class Host:
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return for each rank of a running segment its Python stack ("stack") and its resource use (`process_stats.usage`)."""
+        """Return the Python stack ("stack") and the resource use (`process_stats.usage`) of each rank of a segment."""
         found: dict[str, dict[str, Any]] = {}
         for groups in self._all_groups():
             stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
@@ -395,7 +400,7 @@ class Host:
         return found
 
     async def cluster(self) -> dict[str, Any]:
-        """Return the cluster as `overview` describes it."""
+        """Return a description of the cluster as JSON, made by `tuner.driver.hosts.overview`."""
         nodes, available = await self.executor.nodes()
         standings = {name: self._standing(name) for name in self._named}
         return overview(
@@ -412,7 +417,7 @@ class Host:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
-        """Return the status of this host, for readiness checks and benchmarks."""
+        """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
             "attended": time.monotonic() < self._attended_at + ATTENDED_S,
@@ -423,7 +428,7 @@ class Host:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """Return this host's part of `GET /metrics`. Call this regularly, because it also adds up the use since the last call."""
+        """Return this host's part of `GET /metrics`. Call this regularly: each call adds up the use since the call before."""
         training = [name for groups in self._all_groups() for name in groups.training()]
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
@@ -437,9 +442,9 @@ class Host:
         }
 
     async def rest(self, keep_groups: bool) -> None:
-        """Release the database and idle worker groups until the next `start`.
+        """Release the database and idle worker groups until the next `start`. Do nothing while an experiment is driven.
 
-        keep_groups: keep groups without GPUs until their idle timeout.
+        keep_groups: True to keep idle groups without GPUs until their idle timeout.
         """
         async with self._starting:  # a start that is under way would continue with a closed database
             if self.tasks:
@@ -453,7 +458,7 @@ class Host:
             self.store.close()
 
     async def close(self) -> None:
-        """Release everything. Experiments do not change, and another host can take them over immediately."""
+        """End everything that the host runs. Experiments keep their state, and another host can take them over immediately."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.tasks.values()])
             for groups in self._all_groups():
@@ -517,7 +522,7 @@ class Host:
             commands = {c.id: as_event(c) for c in pending}
             self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
-            self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
+            self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
             state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
@@ -544,19 +549,19 @@ class Host:
                 await driven.close()
 
     def _sweep_checkpoints(self, driven: Driven) -> None:
-        """Delete the files of checkpoints whose reports were not committed because the ranks or the driver were killed."""
+        """Delete checkpoint files that no committed report refers to, because the ranks or the driver were killed."""
         rows = self.store.trials.checkpoints(driven.record.id)
         checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
 
     async def _sweep_objects(self, storage: str) -> None:
-        """Delete the objects of `with_parameters` that no experiment needs any more."""
+        """Delete the objects stored by `tuner.with_parameters` that no experiment needs any more."""
         try:
             await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.code.unfinished)
-        except Exception:  # they are deleted the next time
+        except Exception:  # the objects are deleted the next time
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
-        """Count a crash. Return whether this experiment's driver has crashed CRASHES times without enough progress in between."""
+        """Count a crash of this experiment's driver. Return True after CRASHES crashes without enough progress in between."""
         reached, times = self._crashes.get(record.public_id, (-1, 0))
         times = 1 if seq > reached + PROGRESS else times + 1
         self._crashes[record.public_id] = (max(seq, reached), times)
@@ -566,12 +571,13 @@ class Host:
         """Fail an experiment that cannot be driven, and store the reason as its error."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
-        batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
+        summary = {"error": what, "reason": "the experiment cannot be driven"}
+        batch = Batch(log=[], state=ExperimentState.FAILED, summary=summary)
         await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
 
     async def _find_logs(self, driven: Driven) -> None:
-        """Read, in the background, the missing parts of the logs of ranks that died with an earlier host."""
+        """Start to read from the log files what ranks that died with an earlier host had not sent."""
         if self.logs is None:
             return
         files: dict[Owner, list[LogFile]] = {}
@@ -590,7 +596,11 @@ class Host:
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
-            *(groups.kill(name, "its driver released it") for groups in self._all_groups() for name in mine),
+            *(
+                groups.kill(name, "the driver stopped driving the experiment")
+                for groups in self._all_groups()
+                for name in mine
+            ),
             return_exceptions=True,
         )
 
@@ -635,7 +645,7 @@ class Host:
                 self._failed_at = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Pause trials whose resources another experiment should get; see `tuner.trials.groups.fair_share`."""
+        """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             if self._groups is None or len(self._named) < 2:
@@ -647,7 +657,7 @@ class Host:
                 segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
     def _may_yield(self, name: str) -> bool:
-        """Return whether a segment can be paused and continue later from a checkpoint."""
+        """Return whether the segment with this id can be paused, so that its trial continues later from a checkpoint."""
         found = self.segments.get(name)
         return found is not None and found.inbound.core.may_yield(found.ref)
 
@@ -659,7 +669,7 @@ class Host:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
-        """Begin to drive the experiments that have no live driver and that this host should drive."""
+        """Start to drive the experiments that have no live driver and that this host should drive."""
         now = time.time()
         busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
         # If reads or writes have failed, leases of live holders may have expired. The holders need a moment to renew them.

@@ -1,8 +1,8 @@
 """Call a user's stop functions in a helper process. Each experiment with stop functions has its own helper.
 
 The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or ends its process
-must not run there. The host asks the helper about a report before it handles the report. The answer is committed with the
-report (`StopJudged`), so that a restart does not ask again.
+must not run there. Before the host handles a report, it lets the helper call the functions for that report. If one of them
+stops the trial, the answers are committed with the report (`StopJudged`), so that a restart does not call the functions again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Answer = dict[str, Any]
 """{"stop": bool}, or {"error": type, "args": [...], "text": message, "traceback": text}."""
 
 START_S = 120.0
-"""Timeout in seconds for importing the modules of the functions."""
+"""Timeout in seconds for importing the modules of the stop functions."""
 CALL_S = 60.0
-"""Timeout in seconds for one call."""
+"""Timeout in seconds for calling the stop functions for one report."""
 _LINE = 16 * 2**20
 
 
@@ -48,7 +48,7 @@ class _Question:
 
 
 class Judge:
-    """The helper process of one experiment. It is started for the first question, and started again if it has ended."""
+    """The helper process that calls an experiment's stop functions: started by the first call, and again if it has ended."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Judge:
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, number: int, metrics: Mapping[str, float]) -> list[Answer]:
-        """Call every function with a trial's number and its metrics.
+        """Call every stop function with a trial's number and metrics, and return one answer for each function.
 
-        Return one answer for each function, even if the helper dies or hangs.
+        If the helper dies or hangs, each answer is an error.
         """
         text = json.dumps([number, dict(metrics)]).encode() + b"\n"
         question = _Question(text, asyncio.get_running_loop().create_future())
@@ -83,7 +83,7 @@ class Judge:
         return await question.answers
 
     async def close(self) -> None:
-        """End the helper."""
+        """End the helper process."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
@@ -92,7 +92,7 @@ class Judge:
         await self._end()
 
     async def _answer(self) -> None:
-        """Send all waiting questions together, and repeat this until no question waits."""
+        """Send all waiting questions to the helper together and wait for the answers, until no question is left."""
         while self._waiting:
             batch = list(self._waiting)
             try:
@@ -138,9 +138,9 @@ class Judge:
         try:
             ready = await self._read(helper, self._start_s)
         except TimeoutError as error:
-            raise RuntimeError(f"its module could not be imported within {self._start_s:g} s") from error
+            raise RuntimeError(f"the function's module could not be imported within {self._start_s:g} s") from error
         except EOFError as error:
-            raise RuntimeError("importing its module ended the process") from error
+            raise RuntimeError("importing the function's module ended the process") from error
         if "error" in ready[0]:
             raise RuntimeError(ready[0]["text"])
         return helper
@@ -188,7 +188,7 @@ def _how(code: int | None) -> str:
 
 
 def main() -> None:
-    """Answer questions, one on each line, until standard input ends."""
+    """Answer questions from the driver host, one per line, until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # so that the output of the functions does not mix with the answers
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -1,8 +1,8 @@
 """Keep the driver host of a script or notebook between calls, so that only the first call waits until Ray and a host start.
 
-A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
-address, environment variables and `sys.path`, because its workers inherit them from this process. Both end when the process
-ends or `shutdown` is called.
+A host is kept for calls with the same settings and database. A Ray instance that was started here is kept for calls with the
+same address, environment variables and `sys.path`, because its workers inherit the last two from this process. Both end when
+the process ends or `shutdown` is called.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _CLOSE_S = 20.0
 @dataclass(slots=True, eq=False)
 class _Kept:
     host: Any
-    needs: tuple[Any, ...]  # a call can use it only if its needs are the same
-    connection: str  # identifies the connection to the Ray that the host belongs to
+    needs: tuple[Any, ...]  # a call can use this host only if the call's needs are the same
+    connection: str  # identifies the connection to the Ray instance that the host runs on
     users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Private:
-    """A Ray that this process started and must end."""
+    """A Ray instance that this process started and must shut down."""
 
     connection: str
     needs: tuple[Any, ...]
@@ -52,10 +52,12 @@ _pid = os.getpid()
 def borrow(
     settings: Settings, address: str | None, start: Callable[[Any], None], *, keep: bool = True
 ) -> Iterator[Any]:
-    """Provide a driver host for a `with` block: the kept one, or a new one that `start` waits for.
+    """Provide a driver host for a `with` block: the host that was kept from an earlier call, or a new one.
 
-    address: the address of the Ray cluster. None: the cluster that this process is connected to, or a private Ray.
-    keep: True if the next call may use the host. It may not after an exception. Other users of the host are not disturbed.
+    address: the address of the Ray cluster. None: the cluster that this process is connected to, or a private one.
+    start: called with a new host; returns once the host has started.
+    keep: True to keep the host for later calls. After an exception in the block, the host is not kept. It ends only when
+        its other users, in other threads, have also finished.
     """
     kept = _take(settings, address, start)
     try:
@@ -71,7 +73,7 @@ def borrow(
 
 
 def shutdown() -> None:
-    """End everything that is kept for later calls: the driver host, idle worker groups, and the Ray started for them."""
+    """End everything that is kept for later calls: the driver host, idle worker groups, and the private Ray instance."""
     global _kept
     if os.getpid() != _pid:
         return  # this process is a fork; the kept host belongs to its parent
@@ -83,7 +85,7 @@ def shutdown() -> None:
 
 
 def on_own_ray() -> bool:
-    """Return whether this process is connected to the Ray that was started here for its searches."""
+    """Return whether this process is connected to a private Ray instance that `borrow` started."""
     return _private is not None and _private.connection == _connection()
 
 
@@ -143,7 +145,7 @@ def _of_ray(address: str | None) -> tuple[Any, ...]:
 
 
 def _connection() -> str:
-    """Return the identity of this process's connection to Ray. Each `ray.init` changes it, even to the same cluster."""
+    """Return an id of this process's connection to Ray, which each `ray.init` changes, even for the same cluster."""
     if not ray.is_initialized():
         return ""
     context = ray.get_runtime_context()
@@ -163,9 +165,9 @@ def _answers(host: Any) -> bool:
 
 
 def _rests(kept: _Kept) -> bool:
-    """Make the host release what it does not need. Return whether that succeeded.
+    """Make the host release what it does not need between calls. Return whether that succeeded.
 
-    On our own Ray, idle worker groups may stay for a while. On a shared Ray, only the host stays.
+    On a private Ray instance, idle worker groups without GPUs are kept for a while; on a shared cluster, no group is kept.
     """
     private = _private is not None and _private.connection == kept.connection
     try:
@@ -176,7 +178,7 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Make the host release everything. Then let Ray kill it with everything that belongs to it."""
+    """Close the host, and then let Ray kill the host's actor with everything that belongs to it."""
     if not _here(kept):
         return
     try:
@@ -189,7 +191,7 @@ def _end(kept: _Kept) -> None:
 
 
 def _end_ray() -> None:
-    """End the Ray that was started here, unless another thread still uses it or it has already ended."""
+    """Shut down the Ray instance that this process started, unless another thread still uses it or it has already ended."""
     global _private
     with _lock:
         if _private is None or _users or os.getpid() != _pid:

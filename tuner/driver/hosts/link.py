@@ -1,11 +1,11 @@
 """Run the service's child process that talks to Ray: keep the shared driver host running, and pass requests on to it.
 
-Ray ends processes that have lost their cluster. So the service itself does not connect to Ray. It starts this process,
+Ray ends processes that have lost their cluster, so the service itself does not connect to Ray. Instead it starts this process,
 and starts it again if it ends. The two exchange lines of text: the service sends its settings, `ray` commands to run, the
 address of Ray, and requests; this process sends JSON objects. It ends when its standard input is closed.
 
-Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps another process
-like this one in reserve, which has loaded Ray and waits for its first command.
+Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps a second process of
+this kind in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""The interval at which the process tells the service that the host works, in seconds."""
+"""The interval at which this process tells the service that the driver host works, in seconds."""
 
 START_S = 60.0
 """Timeout in seconds of a call to the driver host."""
 
 LOOK_S = 10.0
-"""Timeout in seconds of a request to the host about ranks or the cluster."""
+"""Timeout in seconds of a request to the driver host about ranks or the cluster."""
 
 
 MODULES = ("tuner.driver.hosts.shared",)
-"""The modules that the process loads before it asks for the address of Ray. They load Ray."""
+"""The modules that this process imports before it asks for the address of Ray. They import Ray."""
 
 RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
-"""The modules that a process in reserve loads. They include those that start a head and a driver host."""
+"""The modules that a process in reserve imports. They include those that start a Ray head and a driver host."""
 
 
 class Link:
-    """Keeps the driver host alive. It calls `tell` with messages for the service."""
+    """Keeps the shared driver host running, and passes requests of the service on to it.
+
+    `tell` is called with messages for the service.
+    """
 
     def __init__(self, settings: Settings, adopt: bool, tell: Callable[..., None]) -> None:
         self._settings, self._adopt, self._tell = settings, adopt, tell
@@ -59,7 +62,10 @@ class Link:
         self._waits = False  # True while this process waits until a host of a newer version has ended
 
     def watch(self, address: str) -> None:
-        """Connect to Ray and watch it forever. Raise ClusterUnreachable if there is no Ray at the address."""
+        """Connect to the Ray cluster at `address`, and keep a driver host running there forever.
+
+        Raise ClusterUnreachable if there is no Ray cluster at the address.
+        """
         from tuner.driver.hosts.cluster import connect
 
         connect(address)
@@ -67,7 +73,7 @@ class Link:
             self.look_after()
 
     def look_after(self) -> None:
-        """Start or find the host, and watch it until it dies or does not answer."""
+        """Find or start the driver host, and watch it until it dies or does not answer."""
         import ray
 
         from tuner.driver.hosts.cluster import DEAD
@@ -102,7 +108,7 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Find or start the host. End hosts of other versions, so that this host can claim their experiments."""
+        """Find or start the driver host. First end the hosts of other versions, so that it can claim their experiments."""
         from tuner.driver.hosts.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
@@ -121,7 +127,7 @@ class Link:
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
-        """Pass on the requests of the service until the input ends. Then end this process."""
+        """Pass the service's requests on to the driver host until the input ends. Then end this process."""
         for line in lines:
             question = json.loads(line)
             if question["ask"] == "poke":
@@ -139,7 +145,7 @@ class Link:
                 host.poke.remote()
 
     def _pass_on(self, number: int, args: Sequence[Any]) -> None:
-        """Pass a request of an agent on to the host. The answer may take long, so no thread waits for it."""
+        """Pass a request of an agent on to the driver host. The answer may take long, so no thread waits for it."""
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
@@ -168,16 +174,16 @@ class Link:
 
 
 def load_host() -> threading.Thread:
-    """Load the modules that start a host, in a thread, so that a new host starts sooner if the present host dies."""
+    """Import the modules that start a driver host, in a thread, so that a new host starts sooner if the present one dies."""
     loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
     loading.start()
     return loading
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run Ray's command line in a fork of this process, in a new session. Return its exit code and its output.
+    """Run a `ray` command in a fork of this process, in a new session. Return the command's exit code and output.
 
-    The code is None if the command took too long and was killed.
+    The exit code is None if the command took too long and was killed.
     """
     with tempfile.TemporaryFile() as output:  # not a pipe, because processes that the command starts may keep it open
         pid = os.fork()
@@ -201,7 +207,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
 
 
 def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output: int) -> NoReturn:
-    """Run the command in this process, which is a fork, and end the process."""
+    """Run the `ray` command in this process, which was forked for it, and end the process."""
     code: Any = 1
     try:
         os.setsid()
@@ -227,16 +233,18 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
 
 
 def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
-    """Return the settings as the first line of the process's input.
+    """Return the first line to send to this module's process: the settings, and what the process is started for.
 
-    They are not passed on the command line, which is public, because they may contain a password. reserve: True if the
-    process is a reserve, which has time to load everything that it may need.
+    They are not passed on the command line, which other users can see, because the settings may contain a password.
+
+    adopt: True if the driver host should also drive experiments whose script has ended.
+    reserve: True if the process is kept in reserve, so that it has time to import all that it may need.
     """
     return base64.b64encode(pickle.dumps((settings, adopt, reserve))).decode()
 
 
 def main() -> None:
-    """Read the settings, load Ray, run its commands, read its address, and watch the driver host."""
+    """Read the settings, load Ray, run `ray` commands, read the address of the Ray cluster, and watch the driver host."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of libraries apart from the messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends this process

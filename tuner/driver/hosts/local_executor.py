@@ -22,8 +22,8 @@ class LocalExecutor:
     """An `Executor` that runs trials in processes of this machine.
 
     Args:
-        server: the server that starts processes. It may have started some already.
-        cpus: how many CPUs all trials together may hold.
+        server: the server that starts the processes of trials. It may have started some already.
+        cpus: the number of CPUs that all trials together may hold.
     """
 
     name: Literal["ray", "local", "agents"] = "local"
@@ -35,13 +35,13 @@ class LocalExecutor:
         self._pool: LocalPool | None = None
 
     def listen_at(self) -> str:
-        """Return the loopback address."""
+        """Return the loopback address, at which the processes of trials reach the host."""
         return "127.0.0.1"
 
     def groups(self, options: GroupOptions) -> GroupManager:
-        """Return groups of one process each."""
+        """Return the worker groups of the host, each of which is one process of this machine."""
         if options.report_address is None:
-            raise TunerError("the driver cannot listen at 127.0.0.1; trials without Ray need this to send reports")
+            raise TunerError("the driver cannot listen at 127.0.0.1, to which trials without Ray send their reports")
         self._pool = LocalPool(
             self.cpus,
             options.report_address,
@@ -52,10 +52,10 @@ class LocalExecutor:
         return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
-        """Do nothing, because processes end with the host that started them."""
+        """Do nothing, because the processes of trials end with the host that started them."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many processes with this many CPUs this machine can run at once, at least one."""
+        """Return how many trials this machine has CPUs for at once, at least one; None if a trial needs no CPU."""
         each = scaling.bundle().get("CPU", 0.0)
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
 
@@ -67,24 +67,24 @@ class LocalExecutor:
         return [{**node, "Resources": {"CPU": self.cpus}, "Labels": {}}], {"CPU": self.cpus - held}
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run the function in a thread here."""
+        """Call the function in a thread of this process, because this machine is the only node."""
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value itself, which is sent to each process once."""
+        """Return the value itself, which is sent to each process of a trial once."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Run the function in a helper process."""
+        """Call the function in a helper process of this machine."""
         assert self._pool is not None
         return self._pool.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the checkpoint from this machine or from the storage. Do nothing if another node has it."""
+        """Delete the files of a checkpoint from this machine or from remote storage; not if they are on another node's disk."""
         if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
 
 
 def beside() -> LocalExecutor:
-    """Return a second executor, for a host that also has one on Ray. Its processes start when they are needed."""
+    """Return a local executor for a host that already has one on Ray. The processes of trials start when they are needed."""
     return LocalExecutor(RankServer(), cpus_here())

@@ -1,6 +1,6 @@
 """Run the driver host of the local executor in a thread of the script, and keep it between the script's calls.
 
-The processes of its trials may have been started early; see `tuner.driver.hosts.ahead`.
+The processes for trials may have been started early; see `tuner.driver.hosts.ahead`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLOSE_S = 20.0
 
 
 class LocalHost:
-    """A driver host and its event loop, in a thread."""
+    """A driver host whose event loop runs in a thread of this process."""
 
     def __init__(self, settings: Settings, server: RankServer) -> None:
         self._server = server
@@ -39,13 +39,13 @@ class LocalHost:
         self._host = self._call(_new_host(settings, server)).result()
 
     def start(self) -> None:
-        """Start to renew leases and to look for commands. It is safe to repeat this call."""
+        """Start to renew leases and to look for commands. Repeated calls do no harm."""
         self._call(self._host.start()).result()
 
     def drive(self, public_id: str, executor: str) -> Future[str]:
-        """Drive an experiment until it has ended or is paused. The future returns its state.
+        """Drive an experiment until it has ended or is paused. Return a future of the experiment's state.
 
-        executor: where its trials run and why, for the log.
+        executor: a sentence on where the trials run and why, for the experiment's log.
         """
         return self._call(self._host.drive(public_id, executor))
 
@@ -54,11 +54,11 @@ class LocalHost:
         self._call(self._host.poke())
 
     def rest(self) -> None:
-        """Release the database. Idle processes stay for a while."""
+        """Release the database until the next call. Idle processes are kept for a while."""
         self._call(self._host.rest(True)).result(_CLOSE_S)
 
     def close(self) -> None:
-        """End everything. Experiments do not change."""
+        """End the host and all that it runs. Experiments keep their state."""
         with contextlib.suppress(Exception):
             self._call(self._host.close()).result(_CLOSE_S)
         self.kill()
@@ -66,7 +66,7 @@ class LocalHost:
         self._thread.join(_CLOSE_S)
 
     def kill(self) -> None:
-        """End the processes of the trials now."""
+        """Kill the processes of all trials at once."""
         self._server.kill()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -80,7 +80,7 @@ async def _new_host(settings: Settings, server: RankServer) -> Host:
 @dataclass(slots=True, eq=False)
 class _Kept:
     host: LocalHost
-    needs: tuple[Any, ...]  # a call can use it only if its needs are the same
+    needs: tuple[Any, ...]  # a call can use this host only if the call's needs are the same
     users: int = 0
 
 
@@ -90,15 +90,15 @@ _pid = os.getpid()
 
 
 def has(needs: tuple[Any, ...]) -> bool:
-    """Return whether a host with these needs is kept; see `needs.of_workers`."""
+    """Return whether a host is kept that meets these needs, which `needs.of_workers` returned."""
     return _kept is not None and _kept.needs[2:] == needs
 
 
 @contextlib.contextmanager
 def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
-    """Provide a driver host for a `with` block: the kept one, or a new one.
+    """Provide a driver host for a `with` block: the host that was kept from an earlier call, or a new one.
 
-    keep: True if the next call may use the host. It may not after an exception.
+    keep: True to keep the host for later calls. After an exception in the block, the host is not kept.
     """
     kept = _take(settings)
     try:
@@ -161,7 +161,7 @@ def _needs(settings: Settings) -> tuple[Any, ...]:
 
 
 def _at_exit() -> None:
-    """End the processes immediately. The host cannot be closed properly, because threads of pools have ended by now."""
+    """Kill the processes of all trials. The host cannot be closed properly, because Python has already ended thread pools."""
     if os.getpid() == _pid and _kept is not None:
         _kept.host.kill()
 

@@ -1,9 +1,9 @@
-"""Store the logs of ranks. The driver host writes the output that they send to the database, separate from the event log.
+"""Store the logs of ranks: the driver host writes the output that the ranks send to the database.
 
-No decision depends on these logs, so they are not events. Ranks send their output about once a second. Parts that
-arrive at about the same time are written in one transaction. When a segment ends, its ranks send the output that is
-still missing. If a rank was killed before that, the missing output is read from the log file on its node, provided that
-the node is alive. While the database is unreachable, the output stays in the file.
+No decision depends on the output, so it is not a part of the event log. Ranks send their output about once a second. Parts
+that arrive at about the same time are written in one transaction. When a segment ends, its ranks send the output that is
+still missing. If a rank was killed before that, the missing output is read from the log file on the rank's node, provided
+that the node is alive. While the database is unreachable, the output stays in the file.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tuner.trials.groups.segment_run import LogFile
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.25
-"""Chunks wait this many seconds for other chunks, so that all of them are written in one transaction."""
+"""Seconds that a chunk waits for other chunks, so that all of them are written in one transaction."""
 LAST_WORDS_S = 5.0
-"""After a segment has ended, its ranks have this many seconds to send the remaining output."""
+"""Seconds that the ranks of a segment have after its end to send the remaining output."""
 RETRY_S = 1.0
-"""Seconds to wait before a request that the database did not answer is repeated."""
+"""Seconds to wait before a request is repeated that the database did not answer."""
 _READ_S = 60.0  # timeout in seconds for reading a log file on another node
 _COMPACT_AT = 64  # merge a log's chunks after this many new ones
 _FEW = 3  # at the end, merge only if there are more chunks than this
 
 
 class Owner(NamedTuple):
-    """The trial and experiment of a segment."""
+    """The experiment, the trial and the ordinal of a segment, to which logs belong."""
 
-    experiment: int  # the internal id
+    experiment: int  # the store's id
     trial: int
     segment: int
 
 
 class LogTable(Protocol):
-    """The part of the store that logs need. Its methods may be called from any thread."""
+    """The part of the store that writes and reads logs. The methods may be called from any thread."""
 
     def add(
         self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
@@ -55,7 +55,7 @@ class LogTable(Protocol):
 
 
 OnNode = Callable[..., Awaitable[Any]]
-"""Runs a function on a node; called with (node, function, *arguments)."""
+"""A function that calls another function on a node of the cluster; called with (node, function, *arguments)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,13 +84,13 @@ class LogKeeper:
         )  # only one segment at a time reads from the database, so that an outage does not block all threads
 
     def begin(self, segment_id: str, owner: Owner) -> None:
-        """Accept logs of this segment from now on."""
+        """Accept the output of this segment's ranks from now on."""
         self._segments[segment_id] = _Segment(owner)
 
     async def take(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
         """Store chunks that a rank has sent, and return once they are in the database.
 
-        If the log of the segment is closed, its chunks are ignored, because the log files have been read by then.
+        Chunks of a segment whose logs are complete are ignored, because the log files have been read by then.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and chunks:
@@ -105,8 +105,10 @@ class LogKeeper:
     ) -> None:
         """Complete the logs of a segment in the background.
 
-        gone: returns once the processes of the ranks have ended; None if they stay and send the remaining output
-            themselves. rest: the remaining output of ranks that no longer send any.
+        files: the log files of the ranks, from which missing output is read.
+        gone: an awaitable that is done once the processes of the ranks have ended; None if the processes continue and
+            send the remaining output themselves.
+        rest: the remaining output of ranks that no longer send any.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
@@ -118,7 +120,10 @@ class LogKeeper:
         return segment is not None and segment.closing is not None
 
     async def flush(self, experiment: int | None = None, *, timeout: float | None = None) -> None:
-        """Wait until the logs of ended segments are complete, at most `timeout` seconds. experiment: None for all."""
+        """Wait at most `timeout` seconds until the logs of ended segments are complete.
+
+        experiment: the experiment whose logs to wait for; None for the logs of all experiments.
+        """
         closing = [
             segment.closing
             for segment in self._segments.values()
@@ -158,7 +163,7 @@ class LogKeeper:
                 del self._segments[segment_id]
 
     async def _last_words(self, segment: _Segment, ranks: set[int], gone: Awaitable[Any] | None) -> None:
-        """Wait for a limited time until all ranks have sent the end of their logs or have ended."""
+        """Wait until all ranks have sent the end of their logs or have ended, but at most `LAST_WORDS_S`."""
         leaving = asyncio.ensure_future(gone) if gone is not None else None
         deadline = time.monotonic() + LAST_WORDS_S
         while not ranks <= segment.ended_ranks and (left := deadline - time.monotonic()) > 0:
@@ -171,7 +176,7 @@ class LogKeeper:
                 return
 
     async def _read_rest(self, segment: _Segment, file: LogFile) -> None:
-        """Store the part of a log file that its rank has not sent. Retry while the database is unreachable."""
+        """Store the part of a log file that the rank has not sent. Retry while the database is unreachable."""
         while file.rank not in segment.ended_ranks:
             try:
                 have = await self._ranges(segment, file.rank)
@@ -187,7 +192,7 @@ class LogKeeper:
             await asyncio.sleep(RETRY_S)
 
     async def _ranges(self, segment: _Segment, rank: int) -> list[Range]:
-        """Return the stored ranges of a log. Wait until the database answers."""
+        """Return the ranges of a rank's log that are in the database. Wait until the database answers."""
         owner = segment.owner
         async with self._asking:
             while True:
@@ -201,7 +206,7 @@ class LogKeeper:
                 await asyncio.sleep(RETRY_S)
 
     async def _rest_of(self, file: LogFile, have: list[Range]) -> list[LogChunk]:
-        """Read the part of a log file that is not stored yet. Return no chunks if the node is gone."""
+        """Return the part of a log file that is not stored yet, as chunks; none if the file's node is gone."""
         try:
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
@@ -220,7 +225,7 @@ class LogKeeper:
         await stored
 
     async def _write(self) -> None:
-        """Write all waiting chunks."""
+        """Write all waiting chunks to the database, and repeat this until no chunk waits."""
         while self._waiting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_S):

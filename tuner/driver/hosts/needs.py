@@ -1,4 +1,4 @@
-"""Compute the needs of a script's call. A host that was kept from an earlier call is used only if it meets them."""
+"""Compute what a script's call needs of a driver host. A host kept from an earlier call is used only if it meets the needs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Variables that libraries set when they are imported, on workers too. Workers can be reused if only these change."""
+"""Environment variables that libraries set on import, in workers too, so that workers can be reused when they change."""
 
 
 def of_workers() -> tuple[Any, ...]:
-    """Return the environment variables and `sys.path`, which workers inherit from this process."""
+    """Return this process's environment variables and `sys.path`, which workers inherit when they start."""
     return {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
 
 
 def of_database(url: str) -> tuple[int, int] | None:
-    """Return the identity of an SQLite file. It changes if the file is deleted and created again."""
+    """Return an id of an SQLite file that changes if the file is deleted and created again; None if there is no file."""
     try:
         found = os.stat(url.removeprefix("sqlite:///"))
     except OSError:

@@ -1,6 +1,7 @@
-"""Replace the agent of Ray's dashboard, and tell the raylet that the agent is not in use. See `ray_start`.
+"""Run in place of the agent of Ray's dashboard, and tell the raylet that the agent is not in use. See `ray_start`.
 
-The raylet starts this file as a script, so it imports only the standard library. It gets the same options as Ray's agent.
+The raylet starts this file as a script, with the options of Ray's agent but without installed packages, so the script imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import sys
 import time
 
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
-"""The files in Ray's session folder that the raylet waits for. Each contains a port, or -1 if the service is not in use."""
+"""The names of files in Ray's session folder for which the raylet waits. Each contains a port, or -1 for an unused service."""
 _LOOK_S = 1.0  # how often to check that the raylet is alive, in seconds
 
 
 def main() -> None:
-    """Write the ports, and run until the raylet ends. The raylet would end itself if its agent ended first."""
+    """Write the port files, and run until the raylet ends. The raylet would end itself if this process ended first."""
     raylet = os.getppid()
     options = dict(
         argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--") and "=" in argument

@@ -1,4 +1,4 @@
-"""Describe the cluster for the API: its nodes, the worker groups on them, and the groups that wait."""
+"""Describe the cluster for the API: the nodes, the worker groups on them, and the worker groups that wait for resources."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def overview(
     *,
     began: float,
 ) -> dict[str, Any]:
-    """Return the overview as JSON.
+    """Return a description of the cluster as JSON.
 
     Args:
         nodes: the nodes in the form of `ray.nodes`.
         available: the free resources of the whole cluster, according to Ray.
-        held: the groups that have resources, each with its ranks.
-        waiting: the groups that wait, in the order of the queue.
-        standings: experiment -> priority and weight, for the experiments of this host.
-        shares: experiment -> its dominant share.
-        began: the time in seconds since 1970 at which the monotonic clock was 0.
+        held: the worker groups that have resources, each with its ranks.
+        waiting: the worker groups that wait for resources, in the order of the queue.
+        standings: the priority and the weight of each experiment of this host.
+        shares: the dominant share of each experiment, as a fraction of the cluster.
+        began: the time at which the monotonic clock was 0, in seconds since 1970.
     """
     living = [node for node in nodes if node["Alive"]]
     total: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Name the processes that drive experiments. A name shows whether its process is still alive."""
+"""Name the processes that drive experiments, so that a name shows whether the process is still alive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PROC = Path("/proc")
 
 
 def owner_name(pid: int | None = None) -> str:
-    """Return the name of this process, or of another process on this machine: ``host:pid:when it started``.
+    """Return the name of a process on this machine, by default this process: ``host:pid:start``.
 
-    On Linux, the start is given as the id of the boot and the clock ticks since then, so that it does not depend on the
-    machine's clock. On other systems, it is a time.
+    On Linux, the start of the process is given as the clock ticks since the machine's boot and the id of the boot, so that it
+    does not depend on the machine's clock. On other systems, it is a time.
     """
     number = os.getpid() if pid is None else pid
     ticks, boot = _start_ticks(number), _boot_id()
@@ -27,15 +27,15 @@ def owner_name(pid: int | None = None) -> str:
 
 
 def owner_is_dead(owner: str | None) -> bool:
-    """Return True if the owner was a process of this machine and has ended; False if it is alive or its state is unknown.
+    """Return True if the owner is a process of this machine that has ended; False if it is alive or that is unknown.
 
-    A name from another boot may belong to another machine with the same host name, so its lease must expire first.
+    It is unknown for a name from another boot, since another machine may have the same host name.
     """
     try:
         host, pid, started = (owner or "").rsplit(":", 2)
         if host != socket.gethostname():
             return False
-        if "@" not in started:  # an earlier version wrote it, or a machine without /proc
+        if "@" not in started:  # an earlier version of tuner wrote the name, or a machine without /proc
             return bool(abs(psutil.Process(int(pid)).create_time() - float(started)) > 1.0)
         ticks, boot = started.split("@")
         if boot != _boot_id():

@@ -1,9 +1,9 @@
-"""Ask slow searchers in helper processes, so that they do not delay the verdicts of a host's experiments.
+"""Run slow searchers in helper processes, so that they do not delay the verdicts of a host's experiments.
 
 One helper serves all searchers whose answers take tens of milliseconds. A searcher that may take seconds
-(`Searcher.HEAVY`) has its own helper. A helper keeps a copy of each experiment's trials. Before each question, it gets
-the trials that have changed, so it answers as the searcher in this process would. The core stays the only writer,
-because an answer comes back as an event.
+(`Searcher.HEAVY`) has its own helper. A helper keeps a copy of each experiment's trials. With each question, it gets
+the trials that have changed, so it gives the same answer as the searcher in the driver host would. The core remains the only
+writer of the experiment, because an answer comes back as an event.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
 AT_ONCE = 100
-"""The number of trials that are sent together before the event loop does other work. Pickling them takes a few milliseconds."""
+"""The number of trials that are sent at a time, so that pickling delays the event loop by only a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class ProposalError(RuntimeError):
-    """Raised when a helper could not answer, because the searcher raised an exception or the helper has ended."""
+    """Raised when a helper could not answer: it has ended, or the searcher raised an exception that cannot be pickled."""
 
 
 class Proposals:
-    """The helpers of one host. Each is started for its first question, and started again if it has ended."""
+    """The helper processes of one host. Each is started for its first question, and started again if it has ended."""
 
     def __init__(self) -> None:
         self._shared = _Helper()
@@ -48,10 +48,12 @@ class Proposals:
     async def suggest(
         self, experiment: str, searcher: Searcher, number: int, trials: Population, sys_path: Sequence[str] = ()
     ) -> Suggestion | None:
-        """Return what the searcher of an experiment suggests for trial `number`.
+        """Return the suggestion of an experiment's searcher for trial `number`; None if it has no more configurations.
+
+        If the searcher raises an exception, the exception is raised here, too.
 
         Raises:
-            ProposalError: the searcher raised an exception, or its helper ended.
+            ProposalError: the helper process has ended, or the searcher's exception could not be pickled.
         """
         return await self._call(experiment, searcher, trials, sys_path, "suggest", (number,))  # type: ignore[no-any-return]
 
@@ -67,19 +69,19 @@ class Proposals:
     ) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 
-        This raises the errors of `DefineByRunSearch.draw`, and ProposalError.
+        Raise the errors of `DefineByRunSearch.draw`, or ProposalError if the helper process has ended.
         """
         answer = await self._call(experiment, searcher, trials, sys_path, "draw", (number, name, distribution))
         return answer[0], answer[1]
 
     async def forget(self, experiment: str) -> None:
-        """Make the helpers release their data of an experiment."""
+        """Make the helper processes release their data about an experiment."""
         if (own := self._own.pop(experiment, None)) is not None:
             await own.close()
         await self._shared.forget(experiment)
 
     async def close(self) -> None:
-        """End all helpers."""
+        """End all helper processes."""
         own, self._own = list(self._own.values()), {}
         for helper in (self._shared, *own):
             await helper.close()
@@ -99,7 +101,7 @@ class Proposals:
 
 @dataclass(slots=True)
 class _Copy:
-    """The state of one experiment in a helper."""
+    """A record of what a helper process knows about one experiment."""
 
     trials: Population
     context: SearcherContext
@@ -124,7 +126,7 @@ class _Copy:
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever the data that searchers read changes."""
+    """Return a value that changes whenever the data of a trial that searchers read changes."""
     return (
         trial.state,
         trial.iteration,
@@ -138,7 +140,7 @@ def _look(trial: Trial) -> Any:
 
 
 class _Helper:
-    """One helper process, and the experiments that it knows."""
+    """One helper process, and a record of the experiments and trials that it knows."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -155,7 +157,7 @@ class _Helper:
         method: str,
         args: tuple[Any, ...],
     ) -> Any:
-        """Call a method of the searcher in the helper and return its result.
+        """Call a method of the searcher in the helper process and return the result.
 
         If the caller is cancelled, the answer is still read, so that it is not mistaken for the answer to the next question.
         """
@@ -192,7 +194,7 @@ class _Helper:
                 error, value = await _read(process)
             except (EOFError, OSError) as lost:
                 code = await self._end()
-                raise ProposalError(f"the process that asks searchers has ended (exit code {code})") from lost
+                raise ProposalError(f"the helper process of the searcher has ended (exit code {code})") from lost
         if error is None:
             return value
         raise error
@@ -206,7 +208,10 @@ class _Helper:
         sys_path: Sequence[str],
         question: tuple[str, tuple[Any, ...]],
     ) -> None:
-        """Send the changes in parts, then the question. The last part and the question are from the same moment."""
+        """Send the trials that have changed, in parts, and the question with the last part.
+
+        No trial changes between the last part and the question, so the searcher sees the trials as they are now.
+        """
         copy = self._copies.get(experiment)
         if copy is None or copy.trials is not trials or copy.context is not searcher.context:
             copy = self._copies[experiment] = _Copy(trials, searcher.context)
@@ -262,7 +267,7 @@ async def _read(process: asyncio.subprocess.Process) -> Any:
 
 
 def main() -> None:
-    """Answer questions until standard input ends."""
+    """Answer questions from the driver host until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # so that printed output does not mix with the answers
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -306,7 +311,7 @@ def _take(known: tuple[Searcher, Population] | Exception, trials: Sequence[Trial
 
 
 def _answer(known: tuple[Searcher, Population] | Exception, method: str, args: tuple[Any, ...]) -> bytes:
-    """Return the pickled (error, value) of a call; one of them is None."""
+    """Call a method of the searcher. Return (None, value) or, if it raises, (error, None), pickled."""
     try:
         if isinstance(known, Exception):
             raise known
@@ -317,7 +322,7 @@ def _answer(known: tuple[Searcher, Population] | Exception, method: str, args: t
 
 
 def _pickled(error: Exception) -> bytes:
-    """Return (error, None), pickled. Replace an error that cannot be pickled with a ProposalError that has the same text."""
+    """Return (error, None), pickled. An error that cannot be pickled is replaced with a ProposalError with the same text."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         data = pickle.dumps((error, None))

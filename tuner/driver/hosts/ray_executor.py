@@ -1,4 +1,4 @@
-"""Run trials on Ray, where worker groups are placement groups and the host is an actor."""
+"""Run trials on Ray, where each worker group has a placement group and the driver host is an actor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.trials.messages.tasks import on_node
 
 
 class RayExecutor:
-    """An `Executor` that runs trials on the Ray cluster of the host's process."""
+    """An `Executor` that runs trials on the Ray cluster to which the driver host belongs."""
 
     name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
@@ -31,12 +31,12 @@ class RayExecutor:
         return node
 
     def listen_at(self) -> str:
-        """Return the address of the node."""
+        """Return the IP address of the node on which the host runs."""
         ip: str = ray.util.get_node_ip_address()
         return ip
 
     def groups(self, options: GroupOptions) -> GroupManager:
-        """Return groups whose ranks report to this actor."""
+        """Return the worker groups of the host, whose ranks report to the host's actor."""
         pool = Pool(
             ray.get_runtime_context().current_actor,
             name=options.name,
@@ -53,33 +53,33 @@ class RayExecutor:
         remove_orphans()
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return how many worker groups of this kind the cluster holds at once, at least one."""
+        """Return how many worker groups of this kind the cluster holds, at least one; None if they need no resources."""
         return capacity(scaling)
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes of the cluster, and the free resources."""
+        """Return the nodes of the cluster, and the free resources of all nodes together."""
         nodes, available = await asyncio.gather(
             asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
         )
         return nodes, available
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function as a task on another node, or in a thread here."""
+        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or is not alive."""
         if node != self.node and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Put the value into Ray's object store."""
+        """Put the value into Ray's object store, and return the reference to it."""
         return ray.put(value)
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
-        """Run the function as a task that needs no CPU. Workers have the `sys.path` of the script."""
+        """Call the function in a Ray task that needs no CPU. `sys_path` is not used: Ray's workers have the script's own."""
         result: Awaitable[Any] = ray.remote(num_cpus=0)(function).remote(*args)
         return result
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the checkpoint here, or on the node that has it."""
+        """Delete the files of a checkpoint, here or on the node whose disk has them."""
         if info.node in (None, self.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
         else:

@@ -1,10 +1,10 @@
 """Start Ray without the helper processes that this project does not need.
 
-Besides its two servers, Ray starts five Python processes on a head node, and each of them imports Ray: the autoscaler, the log
-monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for runtime environments.
-The raylet accepts no work before both agents are up. This project needs only the agent for runtime environments, so
-`without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the raylet that the agent is
-not in use, as Ray's own agent does if the dashboard is not installed.
+Besides the GCS server and the raylet, Ray starts five Python processes on a head node, and each of them imports Ray: the
+autoscaler, the log monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for
+runtime environments. The raylet accepts no work before both agents are up. This project needs only the agent for runtime
+environments, so `without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the
+raylet that the agent is not in use, as Ray's own agent does if the dashboard is not installed.
 
 `python -m tuner.driver.hosts.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
@@ -24,16 +24,16 @@ from typing import Any
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
 PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process",)}
-"""The private names of Ray's modules that this module uses."""
+"""The private names of Ray's modules that this module uses, by module."""
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
-"""The methods of Ray's `Node` that start the helpers that are left out."""
+"""The methods of Ray's `Node` that start the helper processes that are left out."""
 
 _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
 
 
 def missing() -> list[str]:
-    """Return a message for each private name that the installed Ray lacks. If it lacks any, Ray starts with all helpers."""
+    """Return a message for each private name that this version of Ray lacks. If one is missing, Ray starts with all helpers."""
     found = []
     for module, names in PRIVATE.items():
         loaded = importlib.import_module(module)
@@ -44,7 +44,7 @@ def missing() -> list[str]:
 
 @contextlib.contextmanager
 def without_helpers() -> Iterator[None]:
-    """Within the block, make this process start Ray without the helpers."""
+    """Let this process start Ray without the needless helper processes, within a `with` block."""
     if missing():
         yield
         return
@@ -61,11 +61,11 @@ def without_helpers() -> Iterator[None]:
 
 
 def _start_nothing(node: Any, **options: Any) -> None:
-    """Do nothing, in place of a method that starts a helper."""
+    """Do nothing, in place of a method of Ray's `Node` that starts a helper process."""
 
 
 def _start_process(start: Callable[..., Any], command: Sequence[str], *args: Any, **options: Any) -> Any:
-    """Call Ray's `start_ray_process`. If it starts a raylet, replace the dashboard's agent in the command line."""
+    """Call Ray's `start_ray_process`. In the command line of a raylet, replace the command of the dashboard's agent."""
     return start([_without_agent(argument) for argument in command], *args, **options)
 
 
@@ -78,7 +78,7 @@ def _without_agent(argument: str) -> str:
 
 
 def main() -> None:
-    """Run Ray's command line."""
+    """Run Ray's command-line interface, with the arguments of this process and without the needless helper processes."""
     from ray.scripts.scripts import main as ray
 
     with without_helpers():

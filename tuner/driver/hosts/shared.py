@@ -1,6 +1,6 @@
-"""Name the shared driver hosts of a database, find the host that runs, and end those of another version.
+"""Name the shared driver hosts of a database, find the one that runs, and end those of other versions of tuner.
 
-This module does not import the host itself, because that takes a second.
+This module does not import `Host`, because that takes a second.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""The host of another version has this many seconds to return its owner name, and then as many again to end."""
+"""Seconds that a host of another version has to return its owner name, and again to end after it was killed."""
 _VERSION = "-v"
-"""The text before the version in the name of a shared host. Other hosts have hexadecimal digits in that place."""
+"""The text before the version in the name of a shared host. The names of other hosts have a random number instead."""
 
 
 def base_name(settings: Settings) -> str:
-    """Return the prefix of the names of all hosts of a database."""
+    """Return the prefix that the names of all driver hosts of the same database have."""
     return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
 
 
 def shared_name(settings: Settings) -> str:
-    """Return the name of the host that all services of this version and database share on a cluster."""
+    """Return the name of the driver host that all services of this version with the same database share on a cluster."""
     return f"{base_name(settings)}{_VERSION}{__version__}"
 
 
 def find_host(settings: Settings) -> Any:
-    """Return the handle of the shared host; None if no such host runs."""
+    """Return the actor handle of the shared driver host; None if no such host runs."""
     try:
         return ray.get_actor(shared_name(settings), namespace=NAMESPACE)
     except ValueError:
@@ -45,8 +45,8 @@ def find_host(settings: Settings) -> Any:
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of tuner has started.
 
-    Return (version, owner) of each host; the owner is None if the host did not answer. The next host claims their
-    experiments.
+    Return the version and the owner name of each host that was ended; the owner is None if the host did not answer. The
+    next host claims the experiments of those hosts.
 
     Raises:
         NewerHost: a running service of a newer version uses such a host, which is not ended. If two services ended each
@@ -60,23 +60,23 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
             continue
         try:
             host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has just ended
+        except ValueError:  # the host has just ended
             continue
         status: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # it is ended even if it does not answer
+        with contextlib.suppress(Exception):  # the host is ended even if it does not answer
             status = ray.get(host.status.remote(), timeout=ANSWER_S)
         number = version.removeprefix(_VERSION)
         if number and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
                 f"a service of version {number} drives the experiments of this database. This service has version "
-                f"{__version__} and drives none while the other one runs. Update this service, or end the other one"
+                f"{__version__} and drives no experiments while the other one runs. Update this service, or end the other one"
             )
         owner = status.get("owner")
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
         while (
             name in _names_of_hosts() and time.monotonic() < until
-        ):  # its placement groups are orphans once it is gone
+        ):  # `remove_orphans` finds the placement groups of a host only when the host is gone
             time.sleep(0.05)
         ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
     return ended

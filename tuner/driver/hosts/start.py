@@ -15,10 +15,10 @@ from tuner.settings import Settings
 
 
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """Start the actor and return its handle.
+    """Start a driver host as a Ray actor and return the actor's handle. If `shared`, use a shared host that already runs.
 
-    A shared host outlives its creator. Its name contains a hash of its database and the version of this package, so
-    that a service never uses a host of another version.
+    A shared host outlives its creator. Its name contains a hash of the database's URL and the version of tuner, so that a
+    service never uses a host of another version.
     """
     name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {
@@ -26,7 +26,7 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         "max_concurrency": 10_000,
         "namespace": NAMESPACE,
         "name": name,
-        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
+        "enable_task_events": False,  # otherwise the Ray head keeps a record of each report
     }
     if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
         here = ray.get_runtime_context().get_node_id()

@@ -1,7 +1,7 @@
-"""Sample the CPU, memory and GPU use of ranks, and store it as time series.
+"""Sample the CPU, memory and GPU use of ranks, and store the samples as time series.
 
-No decision depends on the samples, so they are not events and the core does not see them. They use the existing
-connections between host and ranks. Each sample takes a rank about a millisecond, in a separate thread.
+No decision depends on the samples, so they are not events and the core does not see them. They are requested over the
+existing connections between the host and the ranks. A sample costs a rank about a millisecond, in a separate thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""The maximum number of samples of a rank in a segment: two hours, with one every ten seconds. Longer series are thinned."""
+"""The largest number of samples of a rank in a segment: enough for two hours at one every ten seconds.
+
+Longer series are thinned.
+"""
 
 
 class Place(NamedTuple):
@@ -30,17 +33,20 @@ class Place(NamedTuple):
 
 class Meters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return segment -> rank -> current use; see `process_stats.usage`. Ranks that do not answer are left out."""
+        """Return the current resource use (`process_stats.usage`) of each rank, by segment and rank, for those that answer."""
 
 
 class Shelf(Protocol):
     def add_usage(self, experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
-        """Append samples. `keep` maps (trial, segment) to n: only samples whose number is a multiple of n are kept."""
+        """Append samples to the stored series, and thin those in `keep`.
+
+        `keep` maps (trial, segment) to n: only samples whose number is a multiple of n are kept.
+        """
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Thins the samples of a segment evenly: keeps all samples at first, later every second sample, then every fourth."""
+    """Thins the samples of a segment evenly: takes all samples at first, later every second sample, then every fourth, ..."""
 
     looked: int = 0
     every: int = 1
@@ -50,7 +56,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Return whether there are too many samples. If there are, keep only half as many from now on."""
+        """Return whether the segment has too many samples. If it has, halve the rate of samples from now on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2
@@ -58,14 +64,19 @@ class _Pace:
 
 
 class UsageKeeper:
-    """Takes samples of the resource use of ranks, and stores them. running: returns the segments that are running."""
+    """Takes samples of the resource use of ranks, and stores them.
+
+    meters: measures the ranks.
+    shelf: stores the samples.
+    running: a function that returns the segments that are running, by id.
+    """
 
     def __init__(self, meters: Meters, shelf: Shelf, running: Callable[[], Mapping[str, Place]]) -> None:
         self._meters, self._shelf, self._running = meters, shelf, running
         self._paces: dict[str, _Pace] = {}
 
     async def keep(self, every_s: float) -> None:
-        """Take samples until this is cancelled. Samples that cannot be written are lost, and training continues."""
+        """Take samples every `every_s` seconds until cancelled. Samples that cannot be stored are lost; training continues."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -74,7 +85,7 @@ class UsageKeeper:
                 log.warning("could not store the resource use of ranks", exc_info=True)
 
     async def sample(self) -> None:
-        """Ask all running ranks, and write their answers in one transaction for each experiment."""
+        """Take a sample of each running rank, and store the samples in one transaction for each experiment."""
         places = self._running()
         self._paces = {name: self._paces.get(name) or _Pace() for name in places}
         due = [name for name, pace in self._paces.items() if pace.due()]

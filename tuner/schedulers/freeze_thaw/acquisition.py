@@ -52,8 +52,9 @@ class DecisionInputs:
         running: numbers (r,) of the other trials that are running.
         start_cost: the cost of starting a new trial, in units of time_attr.
         may_start: True if a new trial is allowed.
-        thaw: the share of decisions that compare expected improvements, which usually only started trials win.
-        repeats: the probability of a repeat at each distance in `novelty.DISTANCES`; None if no trial has repeated another.
+        thaw: the share of decisions that compare expected improvements. Usually, only started trials win such decisions.
+        repeats: the probability that a new configuration repeats an earlier one, at each distance in `novelty.DISTANCES`; None
+            if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
         quick: True to use few results in the model, and fewer attempts to find new configurations.
         earlier: maps encoded configurations to the predictions of earlier experiments; None if there are none.
@@ -104,14 +105,14 @@ class Winner:
     """The candidate that trains next, and the candidates with which it was compared.
 
     Attributes:
-        trial: the number of the trial that trains next; None for a new configuration, which has a `point`.
-        point: the realised point (p,) of a new configuration.
+        trial: the number of the trial that trains next; None if a new configuration trains next.
+        point: the realised point (p,) of the new configuration; None if `trial` is given.
         forecast: the forecast of the winner.
-        held: the forecast of the trial that has just reported.
-        goal: the score to pass; in a thaw decision, the best score so far.
+        held: the forecast of the trial that has just reported; None if no trial has.
+        goal: the score that candidates should exceed; in a thaw decision, this is the best score so far.
         thaw: True if candidates were compared by expected improvement.
-        rival: the number of the second best candidate (None for a new configuration) and its forecast; None if there was
-            no other candidate.
+        rival: (trial number, forecast) of the second best candidate; the number is None if that is a new configuration. The
+            whole pair is None if there was no other candidate.
     """
 
     trial: int | None
@@ -128,7 +129,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The random part of a decision."""
+    """The values that are drawn at random for a decision."""
 
     horizon: float
     goal: float
@@ -147,7 +148,7 @@ def choose_next(
     """Return the winner, or None if there is neither a started trial nor permission to start a new one.
 
     Args:
-        inputs: the data for the decision.
+        inputs: everything that the decision depends on.
         cube: the encoding of configurations.
         point: gives the realised point of a trial.
         generator: the only source of randomness.
@@ -200,7 +201,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return the `count` best indices, in ascending order. A held trial has the last index, and is always included."""
+    """Return `count` of the indices in `best_first`, ascending: the best ones, but in any case the index of the held trial."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1
@@ -210,7 +211,7 @@ def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
 def _best_started(
     q: DecisionInputs, draw: _Draw, posterior: Posterior, warp: Warp, which: Ints, rows: Ints
 ) -> tuple[Winner, float]:
-    """Return the best of the started trials `which`, and the logarithm of its adjusted chance."""
+    """Return the best of the started trials with the indices `which`, and the logarithm of its adjusted chance."""
     numbers = q.started[which]
     last = len(q.levels) - 1
     slots = np.searchsorted(q.results.number, numbers)
@@ -254,9 +255,9 @@ def _best_new(
     generator: np.random.Generator,
     stay: Winner | None,
 ) -> tuple[Winner | None, float]:
-    """Return the best new configuration and the logarithm of its adjusted chance. The first is None if none is left.
+    """Return the best new configuration, or None if none is left, and the logarithm of its adjusted chance.
 
-    If `q.few`, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
+    If `q.few` is true, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
     trials, improved by hill climbing. A candidate is first forecast as if it differed from all earlier configurations. If
     it is close to an earlier configuration, its chance is then reduced, and reduced further by the probability that it
     repeats that configuration exactly.
@@ -312,10 +313,10 @@ def _climbed(
     generator: np.random.Generator,
     quick: bool,
 ) -> tuple[Floats, Floats]:
-    """Return the ends of hill climbs and their values.
+    """Return the points at which hill climbs end, and the values of these points.
 
     The climbs begin at the best of these points: scattered points, neighbours of `top` (the points of the best trials),
-    and `hints` with their neighbours. If `quick`, there are fewer climbs, and each has two steps.
+    and `hints` with their neighbours. If `quick` is true, there are fewer climbs, and each has two steps.
     """
     around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))

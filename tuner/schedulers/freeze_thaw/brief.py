@@ -29,7 +29,7 @@ def share_of_model(between_s: float, trials: int) -> float:
 
 
 def goes_on(rank: int, entries: int) -> bool:
-    """Return whether a trial with this rank is in the best third. If there are few entries, only the best trial is."""
+    """Return True if a trial with this rank is the best one, or among the best third of the entries."""
     return rank <= max(1, entries // KEEP)
 
 
@@ -43,7 +43,7 @@ class Standing:
         self._count = 0
 
     def follow(self, results: Sequence[Result]) -> Standing:
-        """Process the new items of a list of (trial, level, score), and return this object."""
+        """Process the new items of a list of (trial, level, score) that only grows, and return this object."""
         for trial, level, score in results[self._count :]:
             score = -math.inf if score is None else score
             insort(self._levels.setdefault(level, []), score)

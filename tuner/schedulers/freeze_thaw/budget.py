@@ -19,7 +19,7 @@ FINISH_TRIES = (
 def repeated_training(trial: Trial) -> float:
     """Return how much training a paused trial has to repeat when it is resumed, in units of time_attr.
 
-    This is the training between its newest checkpoint and its newest report.
+    That is the training between the trial's newest checkpoint and its newest report.
     """
     if not trial.iteration:
         return 0.0
@@ -28,7 +28,7 @@ def repeated_training(trial: Trial) -> float:
 
 
 def derived(samples: int) -> float:
-    """Return the budget of a search of this many trials, in full trainings."""
+    """Return the default budget of a search with this many trials, in full trainings."""
     return float(min(samples, max(LEAST, samples / SHARE)))
 
 
@@ -38,7 +38,7 @@ class Budget:
     A part of the budget is reserved for the leading trial: as much as that trial needs to reach max_t, but at most half
     of the budget.
 
-    granted: lower bound of a derived budget, raised when users add trials.
+    granted: the lower bound of a derived budget, which is raised when users add trials.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Budget:
 
     @property
     def is_derived(self) -> bool:
-        """Return whether the budget is derived from num_samples, because the user gave no budget."""
+        """Return True if the budget is derived from num_samples because the user gave none."""
         return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
@@ -81,7 +81,7 @@ class Budget:
         return spent + reserved >= whole
 
     def leader(self, finishing: Sequence[int], trials: Population) -> int | None:
-        """Return the trial to train to max_t before the search ends, or None if the leading trial has reached it.
+        """Return the trial to train to max_t before the search ends, or None if the leading trial has reached max_t.
 
         The trial with the best score leads. Among trials with equal scores, the trial that has trained longer leads.
         Trials that ended before max_t and trials that a user has paused are ignored. At most FINISH_TRIES trials are
@@ -112,7 +112,7 @@ class Budget:
         return max(0.0, self._end - trial.t) + again
 
     def in_words(self) -> str | None:
-        """Return the budget and the argument that raises it, in words; None if there is no limit."""
+        """Return, in words, the budget and the argument that raises it; None if there is no limit."""
         if self.total is None:
             return None
         unit = "iterations" if self._context.time_attr == "training_iteration" else f"of {self._context.time_attr}"

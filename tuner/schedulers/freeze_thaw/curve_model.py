@@ -111,7 +111,7 @@ def squared_distances(a: Floats, b: Floats) -> Floats:
 def centred(x: Floats, group: Ints) -> Floats:
     """Return x - 1/2 (n, r) for the numeric columns of x (n, q). The other columns encode categories.
 
-    `group` (q,) is the parameter of each column. A column is numeric if its parameter has no other column.
+    `group` (q,) says to which parameter each column belongs. A column is numeric if its parameter has only this column.
     """
     out: Floats = x[:, np.bincount(group)[group] == 1] - 0.5
     return out
@@ -164,10 +164,10 @@ class Evidence:
     """The rows and warped results z (n,) to which the parameters are fitted.
 
     Attributes:
-        rows: the rows.
-        z: their warped results.
-        group: the parameter of each column of `rows.x` (q,).
-        prior: the prior of the parameters.
+        rows: the results, as rows of the kernel matrix.
+        z: the warped result of each row.
+        group: the parameter to which each column of `rows.x` belongs (q,).
+        prior: the prior distribution of the parameters.
         earlier: predictions of earlier experiments for each row of `rows.x` (trials, e), or None if there are none.
     """
 
@@ -214,7 +214,7 @@ class Evidence:
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         m = np.outer(alpha, alpha) / amplitude - inverse  # the derivative of the loss with respect to k is -m / 2
 
-        # Weight m by the other factor of the product kernel, and sum it over each pair of trials, or of levels.
+        # Weight m by the other factor of the product kernel, and sum the result over each pair of trials, or of levels.
         between = _pair_sums(m * along[step], trial, len(x))
         w = (5 / 3) * (1 + q) * decay * between
         by_column = w.sum(1) @ (scaled * scaled) - ((w @ scaled) * scaled).sum(0)
@@ -233,7 +233,7 @@ class Evidence:
         return value, t / self.prior.sd(d) - slopes
 
     def fit(self, starts: Sequence[tuple[Floats, int]]) -> Floats:
-        """Run L-BFGS-B from each (start, iterations), and return the best theta."""
+        """Run L-BFGS-B from each of (start, maximum number of iterations), and return the best theta found."""
         bounds = self.prior.bounds(self.dims)
         with one_thread():
             found = [
@@ -245,7 +245,7 @@ class Evidence:
 
 
 def _pair_sums(m: Floats, index: Ints, count: int) -> Floats:
-    """Return the sums (count, count) of m (n, n) over all rows and columns that have the same index."""
+    """Return the sum of m (n, n) for each pair of indices (count, count), given the `index` of each row and column (n,)."""
     to = np.zeros((len(index), count))
     to[np.arange(len(index)), index] = 1.0
     out: Floats = to.T @ m @ to
@@ -272,10 +272,10 @@ class Posterior:
         """Factorize the kernel matrix.
 
         Args:
-            theta: the parameters.
-            group: the parameter of each column of `rows.x` (q,).
-            rows: the rows.
-            z: their warped results (n,).
+            theta: the parameters of the kernel, see `Prior`.
+            group: the parameter to which each column of `rows.x` belongs (q,).
+            rows: the results, as rows of the kernel matrix.
+            z: the warped result of each row (n,).
             running: the rows of `rows.x` of the running trials (r,).
             earlier: maps encoded configurations (n, q) to the predictions of earlier experiments (n, e).
         """
@@ -329,7 +329,7 @@ class Posterior:
         return self._moments(k, line, np.array([tau]))
 
     def left_out(self) -> Floats:
-        """Return the mean of each result (n,), in units of z, given only the results of all other trials.
+        """Return the predicted mean of each result (n,), in units of z, given only the results of all other trials.
 
         The mean is computed from the inverse of the kernel matrix, block by block (Rasmussen and Williams, 2006, section
         5.4.2).

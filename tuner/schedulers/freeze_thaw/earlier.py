@@ -47,7 +47,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class EarlierTrial:
-    """One trial of an earlier experiment: its params, mapped to the current space, and its score after each report.
+    """A trial of an earlier experiment: the trial's params, mapped to the current space, and its score after each report.
 
     A score that is not finite counts as worse than all finite scores.
     """
@@ -61,7 +61,7 @@ class Surrogate:
     """The mean of an earlier experiment's model at the end of a full training, in units of that experiment's spread.
 
     Attributes:
-        x: the encoded configurations of its trials (n, q).
+        x: the encoded configurations of the experiment's trials (n, q).
         weight: the weight of each configuration (n,).
         lengths: the length scale of each column (q,).
         local: the weight of the short-range term.
@@ -88,7 +88,7 @@ class Surrogate:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Return the surrogate as JSON, which `from_json` reads."""
+        """Return the JSON form of the surrogate, which `from_json` reads."""
         return {
             "x": np.round(self.x, DIGITS).tolist(),
             "weight": [float(f"{w:.{DIGITS}g}") for w in self.weight],
@@ -115,8 +115,8 @@ class Earlier:
     """Maps encoded configurations (m, q) to the trends (m, e) along the surrogates of all earlier experiments.
 
     Attributes:
-        surrogates: one for each experiment.
-        group: the parameter of each column of an encoded configuration (q,).
+        surrogates: one surrogate for each earlier experiment.
+        group: the parameter to which each column of an encoded configuration belongs (q,).
         relevance: the relevance of each experiment (e,), see the function `relevance`; None before there are results.
     """
 

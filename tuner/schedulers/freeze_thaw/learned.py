@@ -18,13 +18,13 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The knowledge from earlier experiments: the first configurations, and the trends for the model.
+    """The knowledge gained from earlier experiments: the first configurations, and the trends for the model.
 
     Attributes:
         picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.
         earlier: the trends of the model; None without earlier experiments.
         hints: realised points (h, p) that were good in earlier experiments.
-        names: the names of the experiments.
+        names: the names of the earlier experiments.
     """
 
     picks: Sequence[tuple[Mapping[str, Any], Sequence[str]]] = ()
@@ -35,7 +35,7 @@ class Learned:
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None, cube: Cube) -> Learned:
-        """Read `SchedulerContext.earlier`."""
+        """Return what `SchedulerContext.earlier` says about earlier experiments."""
         if not data or not data.get("experiments"):
             return cls()
         models = [Surrogate.from_json(each["model"]) for each in data["experiments"]]
@@ -67,10 +67,10 @@ class Learned:
         return f"; so far, earlier experiments count by how well they have predicted this one: {each}"
 
     def start(self, index: int) -> Start | None:
-        """Return the Start of configuration `index` of the portfolio, or None if there is no such index."""
+        """Return a Start with configuration `index` of the portfolio, or None if the portfolio has fewer configurations."""
         if not 0 <= index < len(self.picks):
             return None
         params, names = self.picks[index]
-        where = f"the one that suits {', '.join(names)} best" if names else "one that suits them well on average"
+        where = f"the one that suits {', '.join(names)} best" if names else "one that suits all of them well on average"
         reason = f"started: one of the {len(self.picks)} configurations that cover the earlier experiments, {where}"
         return Start(params=dict(params), reason=reason)

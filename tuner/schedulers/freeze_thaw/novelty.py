@@ -1,9 +1,9 @@
 """Reduce the value of a new configuration that is close to an earlier one.
 
-The new configuration may be a near copy (`log_apart`) or behave identically (`log_new`). If training code rounds a
-parameter, or takes the nearest value from a list, the space is divided into cells, and all configurations within a cell
-behave identically. The size of the cells is unknown, but every new trial shows whether it repeats the nearest earlier
-trial.
+The new configuration may be a near copy of the earlier one (see `log_apart`) or behave identically to it (see `log_new`). If
+training code rounds a parameter, or takes the nearest value from a list, the space is divided into cells, and all
+configurations within a cell behave identically. The size of the cells is unknown, but every new trial shows whether it repeats
+the nearest earlier trial.
 """
 
 from __future__ import annotations

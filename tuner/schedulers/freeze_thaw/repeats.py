@@ -28,7 +28,7 @@ class Repeats:
         self._count = len(results)
 
     def original(self, trial: int) -> int | None:
-        """Return a trial with the same results that trained longer, or that trained as long and came first; None if none did.
+        """Return a trial with the same results that trained longer, or as long but came first; None if there is none.
 
         At least two different results must agree, because a single result may agree by chance, and flat curves often do.
         """

@@ -1,4 +1,4 @@
-"""Hold the results at levels, and select those to which the curve model is fitted."""
+"""Hold the results of trials at the levels, and select those to which the curve model is fitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = tuple[int, int, float | None]
 
 
 def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
-    """Return the results with other scores for those that violate the constraints.
+    """Return the results with lower scores for those that violate the constraints.
 
     A result that violates the constraints is ranked below 90 % of the results within them, and lower if the violation is
     larger. It stays on the scale of the other scores, so that the model can learn where the constraints hold. If no result
@@ -80,7 +80,7 @@ class Results:
         point: Callable[[int], Floats],
         repeats: Callable[[int], bool] = lambda number: False,
     ) -> Results:
-        """Return the results in a list of (trial, level, score), where the score of a crash is None. The list is not empty.
+        """Return the results that a non-empty list of (trial, level, score) contains. The score of a crash is None.
 
         `point` gives the realised point of a trial, and `repeats` says whether the trial repeats another trial.
         """

@@ -69,7 +69,7 @@ class FreezeThawScheduler(Scheduler):
             previous level. None: 1, or max_t / 64 if max_t is below 2.
         budget: ends the search when all trials together have trained for this many full trainings. None: the
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
-            that is less). Without either, and if the experiment has a time budget, there is no limit.
+            that is less). If the experiment has neither, but a time budget, there is no limit.
         finish_best: True to train the leading trial, the one with the best value so far, to max_t before the search
             ends. The training that it still needs, up to half of the budget, is reserved for it. With a budget below
             one full training, no trial is trained to the end.
@@ -145,7 +145,7 @@ class FreezeThawScheduler(Scheduler):
         self._learned = Learned.of(context.earlier, self._cube)
 
     def amend(self, context: SchedulerContext) -> None:
-        """Adapt to changes by a user. Added trials raise a derived budget, even one that is spent, so that they run."""
+        """Adapt to a user's changes. Added trials raise a derived budget, even a spent one, so that the new trials run."""
         before, now = self.context.num_samples, context.num_samples
         if context.space is not self.context.space:
             self._respace(context)
@@ -211,7 +211,7 @@ class FreezeThawScheduler(Scheduler):
                 self._ended(fact, trials[fact.trial])
             case Fitted(payload=payload):
                 if payload.get("model", 0) != state.models:
-                    return  # the fit is of the space before the change
+                    return  # the fit was made for the space before the change
                 state.theta = [float(v) for v in payload["theta"]]
                 state.fitted_at = int(payload["results"])
                 state.fitted_spent = state.spent
@@ -318,7 +318,7 @@ class FreezeThawScheduler(Scheduler):
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
-        outside = "; it violates the constraints, so it counts as worse than those within them"
+        outside = "; it violates the constraints, so it counts as worse than all trials that satisfy them"
         why = self._reasons.paused(fact.t, winner) + outside * (trials[number].feasible_now is False)
         return (Pause(trial=number, reason=why),)
 
@@ -373,7 +373,7 @@ class FreezeThawScheduler(Scheduler):
         return self._budget.why_spent() if over else None
 
     def _by_model(self, trials: Population) -> bool:
-        """Return whether the model makes this decision. It makes all decisions unless they take longer than the training."""
+        """Return True if the model makes this decision. It makes all of them unless deciding takes longer than training."""
         return self._draw("by model") < brief.share_of_model(self._between_s(), len(trials))
 
     def _quick(self) -> bool:
@@ -409,7 +409,7 @@ class FreezeThawScheduler(Scheduler):
     def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
         """Return what trains next: a paused trial, the trial that reported (`held`), or a new trial; None if there is none.
 
-        In the same state, `decide` and `choose` get the same result, whether or not it is cached.
+        In the same state, `decide` and `choose` get the same winner, whether or not it is cached.
         """
         state: FreezeThawState = self.state
         repeats = self._repeats()
@@ -629,7 +629,7 @@ class FreezeThawScheduler(Scheduler):
         return state.scouted < share * state.spent
 
     def _stalled(self) -> float:
-        """Return the share of all training since the first score that was nearly as good as the best one.
+        """Return the share of all training that came after the first score that is nearly as good as the best.
 
         The first PATIENCE full trainings are not counted.
         """
@@ -651,7 +651,7 @@ class FreezeThawScheduler(Scheduler):
         return keyed_seed(self.context.seed, "freeze_thaw", *purpose)
 
     def _draw(self, purpose: str) -> float:
-        """Return a number in [0, 1) that is random for each purpose and decision."""
+        """Return a random number in [0, 1), a different one for each purpose and decision."""
         return self._key(purpose, self.state.ordinal) / 2**64
 
 

@@ -18,7 +18,7 @@ WORST_Z = -3.0
 class Warp:
     """A map from scores to z, the values to which the model is fitted.
 
-    It is linear above the median. Below the median, z is the normal quantile of the score's rank, so that failures and
+    The map is linear above the median. Below the median, z is the normal quantile of the score's rank, so that failures and
     diverged runs do not set the scale on which good configurations are compared.
 
     Attributes:
@@ -60,7 +60,7 @@ class Warp:
         return (score - self.centre) / self.scale
 
     def back(self, z: float) -> float:
-        """Return the score at z, for messages. Below the median, it is interpolated between known scores."""
+        """Return the score at z, for messages. Below the median, the score is interpolated between known scores."""
         zs, scores = self.knots
         linear = self.centre + z * self.scale
         if z >= zs[-1]:

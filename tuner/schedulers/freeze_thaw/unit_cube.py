@@ -26,12 +26,12 @@ MOST_POSITIONS = 1000  # a finer grid counts as continuous
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter.
+    """The axis of one parameter in the unit cube.
 
     Attributes:
         kind: "continuous"; "grid" for discrete ordered values; "choice" for unordered categories.
         positions: the coordinates of the values of a grid or a choice, increasing.
-        edges: True if the ends 0 and 1 are worth trying. They are not for a normal distribution or for categories.
+        edges: True if the ends 0 and 1 are worth trying; False for a normal distribution and for categories.
         parent: (axis number, coordinate) that makes this parameter active. None: it is always active.
     """
 

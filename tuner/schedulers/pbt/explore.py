@@ -26,7 +26,7 @@ class Mutation:
 
 
 def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mutation]]:
-    """Yield (path, mutation) from a dict of lists, domains and functions, as in Ray Tune, or from its JSON form."""
+    """Yield (path, mutation) from a dict of lists, domains and functions, as in Ray Tune, or from the dict's JSON form."""
     if not isinstance(given, Mapping):
         raise SpecError(f"expected an object: parameter -> values or domain, got {given!r}", f"/{AT}")
     for key, value in given.items():

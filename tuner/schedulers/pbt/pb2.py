@@ -180,7 +180,7 @@ class PB2(PopulationBasedTraining):
         return found.best(fixed, len(self._numbers), generator)
 
     def _raw(self, begins: Sequence[Begin]) -> Floats:
-        """Return the time, the score and the numbers of intervals, (n, 2 + p). A missing number is replaced by 1/2."""
+        """Return the time, the score and the configuration of each interval (n, 2 + p), with 1/2 for a missing number."""
         out = np.empty((len(begins), bandit.FIXED + len(self._numbers)))
         for row, begin in enumerate(begins):
             units = [

@@ -65,10 +65,10 @@ class PbtState:
 class PopulationBasedTraining(Scheduler):
     """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
 
-    It continues from the checkpoint of that member, its donor, with a changed copy of the donor's configuration; see
-    `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the
-    members that have trained least come first. Only members with a checkpoint can be donors. If no member of the top
-    quantile has a checkpoint yet, the trial continues unchanged, and a note in the log says so.
+    It continues from the checkpoint of the better member, its *donor*, with a changed copy of the donor's configuration; see
+    `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
+    that have trained least come first. Only members with a checkpoint can be donors. If no member of the top quantile has a
+    checkpoint yet, the trial continues unchanged, and a note in the log says so.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
@@ -295,14 +295,15 @@ class PopulationBasedTraining(Scheduler):
         return len(trials) < (self.context.num_samples or 0) or any(can_resume(trials[number]) for number in paused)
 
     def _quantile(self) -> int:
-        """Return the number of members in the top quantile. The bottom quantile has the same number."""
+        """Return the number of members in the top quantile, which is also the number in the bottom quantile."""
         size = len(self.state.ranking)
         return min(math.ceil(size * self.quantile_fraction), size // 2)
 
     def _in_bottom(self, trial: int) -> bool:
         """Return True if a member that is judged alone belongs to the bottom quantile.
 
-        Among members with equal scores, it counts as the worst, so that some members explore even if all scores are equal.
+        Among members with equal scores, this member counts as the worst, so that some members explore even if all scores are
+        equal.
         """
         worse = self.state.ranking.bisect_left((self.state.scores[trial], -1))  # trial numbers are above -1
         return bool(worse < self._quantile())
@@ -333,7 +334,7 @@ class PopulationBasedTraining(Scheduler):
         return dict(sorted(donors.items(), key=lambda item: item[1] is None))
 
     def _carried(self, donor: Trial) -> Mapping[str, Any]:
-        """Return the donor's configuration in the present space. Numbers out of range are moved to the nearest bound."""
+        """Return the donor's configuration in the current space. Numbers out of range are moved to the nearest bound."""
         revisions = self.context.revisions
         return (
             donor.params
@@ -366,8 +367,8 @@ class PopulationBasedTraining(Scheduler):
     def schedule_of(self, trial: int) -> list[dict[str, Any]]:
         """Return the configurations that led to this trial's current weights, oldest first, as JSON.
 
-        Each is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``. To
-        repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
+        Each item is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``.
+        To repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
         experiment in a database, `tuner.experiment.lineage` returns the same schedule.
         """
         moves: dict[int, list[Move]] = self.state.moves

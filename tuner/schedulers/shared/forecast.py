@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""The growth factors of the training in GAINS. Between them, GAINS is interpolated linearly in the logarithm of the factor."""
+"""The factors of training growth in `GAINS`. Between two factors, `GAINS` is interpolated linearly in their logarithm."""
 
 STALLS = (0.02, 0.3, 0.7)
-"""The bounds between the classes of searches, as values of ln(training so far / training at the last improvement)."""
+"""The bounds between the classes into which searches are sorted by ln(training so far / training at the last improvement)."""
 
 OLDEST = 8  # this many of the newest doublings are used
 FADING = 0.6  # the weight of a doubling, relative to the weight of the next newer doubling
@@ -84,7 +84,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
     Args:
         work: the training of all trials together at each improvement (n,), ascending.
         score: the best score after each improvement (n,), ascending.
-        now: the training so far.
+        now: the training of all trials together so far.
         more: the additional training. The forecast reaches up to three times the training so far.
     """
     if more <= 0 or not known_enough(work, now):
@@ -105,18 +105,18 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
 
 
 def known_enough(work: Sequence[float], now: float) -> bool:
-    """Return True if the training has at least doubled since the first value."""
+    """Return True if the search's training has at least doubled since its first score."""
     return bool(work) and now > 0 and work[0] <= now / 2
 
 
 def stall(work: Sequence[float], now: float) -> int:
-    """Return the index of the class in STALLS, by the time since the last improvement."""
+    """Return the index of the class (see `STALLS`) of a search, by how much it has trained since its last improvement."""
     last = work[bisect.bisect_right(work, now) - 1]
     return bisect.bisect_left(STALLS, math.log(now / last)) if last > 0 else len(STALLS)
 
 
 def gain_of_a_doubling(work: Sequence[float], score: Sequence[float], now: float) -> float:
-    """Return a weighted sum of the gains of the doublings so far. Older doublings have lower weights."""
+    """Return the weighted sum of the gains in score over the past doublings of training; older doublings weigh less."""
 
     def best(at: float) -> float:
         return score[max(bisect.bisect_right(work, at) - 1, 0)]

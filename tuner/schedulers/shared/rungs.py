@@ -19,7 +19,7 @@ def exact(value: float) -> Fraction:
 
 
 def plain(value: Fraction) -> float:
-    """Return an int if the fraction is whole, else a float."""
+    """Return a fraction as an int if it is whole, else as a float."""
     return value.numerator if value.denominator == 1 else float(value)
 
 
@@ -59,7 +59,7 @@ class Levels:
         self._complete = False
 
     def _add(self) -> bool:
-        """Compute one more level. Return False if there are no more levels."""
+        """Compute the next level. Return False if there is no further level."""
         if self._complete or (self._max_t is not None and self._next >= self._max_t):
             self._complete = True
             return False
@@ -80,7 +80,7 @@ class Levels:
         return self._levels[index] if index < len(self._levels) else None
 
     def all(self) -> list[float]:
-        """Return all levels. This needs a `max_t`."""
+        """Return all levels. Without `max_t`, raise an error, because there is no highest level."""
         if self._max_t is None:
             raise ValueError("without max_t there is no highest rung")
         while self._add():

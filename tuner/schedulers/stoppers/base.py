@@ -22,7 +22,7 @@ TIME = "time_total_s"
 
 
 def next_report(trial: Trial) -> float:
-    """Return a milestone that the trial's next report reaches, whatever value of time_attr it has."""
+    """Return a milestone that the trial's next report reaches, whatever its value of time_attr is."""
     return math.nextafter(trial.t, math.inf)
 
 
@@ -41,7 +41,7 @@ class Stopper(ABC):
 
     @property
     def setting(self) -> SchedulerContext:
-        """Return `context`. Stoppers written for earlier versions use this name."""
+        """Return `context`, under the name that stoppers written for earlier versions use."""
         return self.context
 
     def to_json(self) -> dict[str, Any]:
@@ -59,14 +59,15 @@ class Stopper(ABC):
     def milestone(self, trial: Trial) -> float | None:
         """Return the value of time_attr at which `decide` is called next, or None for never.
 
-        It is above the trial's current value. So a stopper that waits for iteration 27 costs nothing before that iteration.
+        The milestone is above the trial's current value of time_attr. So a stopper that waits for iteration 27 costs nothing
+        until then.
         """
 
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
         """Fold a fact into `state`."""
 
     def record_without(self, trial: Trial) -> None:  # noqa: B027
-        """Fold a report without the objective into `state`. No fact is about such a report."""
+        """Fold a report that lacks the objective into `state`. `record` is not called for such a report."""
 
     def decide(self, number: int, trials: Population) -> str | None:
         """Return why this trial, which has just reported, is complete; None to let it continue."""

@@ -79,7 +79,7 @@ def from_json(data: Mapping[str, Any] | None, pointer: str = "/stop") -> Stopper
     """Return the stopper described by ``{"type": ..., ...}`` or ``{metric: value, ...}``, or None if `data` is empty.
 
     Raises:
-        SpecError: a type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
+        SpecError: a type or an option is unknown, or a value is wrong. The error's pointer begins with `pointer`.
     """
     if not data:
         return None
@@ -96,7 +96,7 @@ def from_json(data: Mapping[str, Any] | None, pointer: str = "/stop") -> Stopper
 
 
 def from_argument(argument: Any, pointer: str = "/stop") -> Stopper | None:
-    """Return the stopper that Python code passed.
+    """Return the stopper for an argument that was passed in Python.
 
     `argument` may be a Stopper, a dict as for `from_json`, a function, a list of these, or one of Ray Tune's stoppers.
     None stays None.

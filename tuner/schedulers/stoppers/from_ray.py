@@ -72,7 +72,7 @@ class UsersStopper(Stopper):
             if self._live(str(trial.number), {ITERATION: trial.iteration, TIME: trial.running_s, **trial.last}):
                 self._ends.add(trial.number)
             self._all = bool(self._live.stop_all())
-        except Exception as error:  # the user's code raised it; `decide` raises it again
+        except Exception as error:  # an error of the user's code, which `decide` raises again
             self._error = error
 
     def decide(self, number: int, trials: Population) -> str | None:

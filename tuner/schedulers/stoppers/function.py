@@ -1,4 +1,4 @@
-"""A stopper that calls a function of the user."""
+"""A stopper that calls a user's function."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class FunctionStopper(Stopper):
     def _answer(self, trial: Trial) -> bool:
         """Return the function's answer to the trial's newest report.
 
-        `answered` gets an answer only if the answer ends the trial or is an error. The answer to a report that was never
-        committed must not count for a report of another segment with the same iteration.
+        The driver passes an answer to `answered` only if the answer ends the trial or is an error. An answer to a report that
+        was never committed must not count for a later segment's report of the same iteration.
         """
         place, answer = self._answers.get(trial.number, ((0, 0), {}))
         if place != (len(trial.segments), trial.iteration):
@@ -84,7 +84,7 @@ class FunctionStopper(Stopper):
 
 
 class _Elsewhere(Exception):
-    """The traceback of an exception in another process, shown as the cause of the exception here."""
+    """The traceback that an exception had in another process, shown as the cause of the exception in this process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"

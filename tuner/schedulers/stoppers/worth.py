@@ -65,11 +65,11 @@ class ExpectedImprovementStopper(Stopper):
         objective = self.context.objective
         hours = f"{shown(self.hours)} more {'GPU hours' if self.context.gpus else 'hours of training'}"
         more = f"{hours} would improve {objective.metric} by {gain.mean:.3g} on average"
-        best = f"the best value is {reported(objective, state.score[-1])}, and the chance of a better one {gain.chance:.0%}"
+        best = f"the best value is {reported(objective, state.score[-1])}, and the chance of a better one is {gain.chance:.0%}"
         return f"{more}, which is below {shown(self.least)}; {best}"
 
     def _gain(self) -> Gain | None:
-        """Return the expected gain of the next `hours`, or None if it is not known yet."""
+        """Return the expected gain of the next `hours` of training, or None if it cannot be forecast yet."""
         state: ExpectedImprovementStopper.State = self.state
         more = self.hours * HOUR_S / (self.context.gpus or 1.0)
         if more > (FACTORS[-1] - 1) * state.total:

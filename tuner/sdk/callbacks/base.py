@@ -20,7 +20,7 @@ class ObservedTrial:
     reason: str = ""  # the reason of the last decision about it, in words
     error: str | None = None
     last_result: dict[str, Any] = field(default_factory=dict)
-    checkpoint: Mapping[str, Any] | None = None  # the newest one: "id", "uri", "step", "bytes"
+    checkpoint: Mapping[str, Any] | None = None  # the newest checkpoint: "id", "uri", "step", "bytes"
 
     @property
     def name(self) -> str:
@@ -40,13 +40,13 @@ class Callback:
 
         tuner.run(train, space, callbacks=[Printing()], ...)
 
-    Every method is called with keywords. The parameters are the same as in Ray Tune, plus `event_seq`, the number of the entry in
-    the search's log, which is unique. A callback gets every entry once. But if the process is killed, the callback may get the
+    Every method is called with keyword arguments. They are the same as in Ray Tune, plus `event_seq`, the unique number of the
+    entry in the search's log. A callback gets every entry once. But if the process is killed, the callback may get the
     last few entries again after a resume: compare `event_seq` if that matters.
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:
-        """Prepare. This method is called before any other. folder: a folder in the home for files of this experiment."""
+        """Prepare for the calls of the other methods. folder: a folder in the home for files of this experiment."""
 
     def on_trial_start(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the start of a trial."""
@@ -67,12 +67,12 @@ class Callback:
         event_seq: int,
         **info: Any,
     ) -> None:
-        """Handle a report. result: its metrics, ``training_iteration``, ``timestamp``, ``trial_id`` and ``config``."""
+        """Handle a report. result: the metrics, ``training_iteration``, ``timestamp``, ``trial_id`` and ``config``."""
 
     def on_checkpoint(
         self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], checkpoint: Mapping[str, Any], **info: Any
     ) -> None:
-        """Handle a saved checkpoint. checkpoint: its ``id``, ``uri``, ``step`` and ``bytes``."""
+        """Handle a saved checkpoint. checkpoint: a dict with the keys ``id``, ``uri``, ``step`` and ``bytes``."""
 
     def on_trial_complete(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the end of a trial with the status "completed", "stopped" or "cancelled"."""

@@ -16,12 +16,12 @@ FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
 
 
 class CSVLoggerCallback(Callback):
-    """Writes ``FOLDER/trial_00003/progress.csv``, a row for each report, and ``params.json`` with the configuration.
+    """Writes ``FOLDER/trial_00003/progress.csv`` with a row for each report, and ``params.json`` with the configuration.
 
     The columns are the metrics of the trial's first report. After a resume, new rows are appended; no row is written twice.
 
     Args:
-        folder: where to write. None: a folder of the experiment in the home.
+        folder: the folder to write to. None: the experiment's folder in the home.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -63,7 +63,7 @@ class CSVLoggerCallback(Callback):
 
 
 def _last(path: Path) -> int:
-    """Return the event_seq of the last complete row of a file. Cut off a row that a killed process left incomplete."""
+    """Return the event_seq of the last complete row of a file. Cut off a last row that a killed process left incomplete."""
     if not path.exists():
         return 0
     content = path.read_bytes()
@@ -80,7 +80,7 @@ class TBXLoggerCallback(Callback):
     It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
 
     Args:
-        folder: where to write. None: a folder of the experiment in the home.
+        folder: the folder to write to. None: the experiment's folder in the home.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:

@@ -12,7 +12,8 @@ from tuner.sdk.callbacks.files import metrics_of
 class MLflowLoggerCallback(Callback):
     """Logs each trial as a run of MLflow: its configuration as params, its reports as metrics.
 
-    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. A resumed search finds the runs of its trials by them.
+    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. A resumed search finds the runs of its trials by these
+    tags.
 
     Args:
         tracking_uri: the tracking server or store. None: as MLflow is configured.
@@ -87,8 +88,8 @@ class WandbLoggerCallback(Callback):
     Args:
         project: the project in Weights & Biases. None: the name of the search.
         group: the group of the runs. None: the id of the search.
-        mode: "online", "offline" or "disabled". None: the value of WANDB_MODE.
-        options: passed to ``wandb.init``.
+        mode: "online", "offline" or "disabled". None: the value of the environment variable WANDB_MODE.
+        options: further arguments of ``wandb.init``.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class CMAESSearch(ModelBased):
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", 2001; with `warm_start`,
     Nomura et al., "Warm Starting CMA-ES for Hyperparameter Optimization", AAAI 2021. Use it for a thousand trials or
-    more over continuous parameters. Unordered choices and parameters of branches are drawn at random. It learns from
+    more over continuous parameters. Unordered choices and parameters of branches are drawn at random. The searcher learns from
     completed trials.
 
     Args:
@@ -28,8 +28,8 @@ class CMAESSearch(ModelBased):
         popsize: the number of trials in a generation.
         use_separable_cma: True to restrict the covariance matrix to its diagonal.
         lr_adapt: True to adapt the learning rate.
-        consider_pruned_trials: True to learn from stopped trials too. Then values after trainings of different lengths are
-            compared with each other.
+        consider_pruned_trials: True to learn from stopped trials too, although their values come from trainings of different
+            lengths.
         warm_start: results of earlier experiments.
     """
 

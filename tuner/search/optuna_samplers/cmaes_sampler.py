@@ -15,5 +15,5 @@ class PlainCMAES(CmaEsSampler):
 
     def _init_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         optimizer = super()._init_optimizer(*args, **kwargs)
-        optimizer._funhist_values[:] = 0.0  # made by numpy.empty; it is read only after it has been filled
+        optimizer._funhist_values[:] = 0.0  # made by numpy.empty; nothing reads the array before it has been filled
         return optimizer

@@ -93,7 +93,7 @@ class DefineByRunSearch(Searcher):
         Args:
             number: the number of the trial.
             name: the name of the parameter.
-            distribution: its distribution, in Optuna's JSON form.
+            distribution: the distribution of the parameter, in Optuna's JSON form.
             trials: all trials so far.
 
         Raises:
@@ -127,7 +127,7 @@ class DefineByRunSearch(Searcher):
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
         """Return the values that the sampler draws jointly, once per trial.
 
-        These are values for the parameters that all earlier trials have.
+        The sampler draws jointly the parameters that all earlier trials have.
         """
         sampler = self._sampler(keyed_seed(self.context.seed, "draw", number))
         study = self._study.now()
@@ -163,7 +163,7 @@ class DefineByRunSearch(Searcher):
 
 
 class _Study(Mirror):
-    """A study of the trials. Each trial has the distributions that it asked for."""
+    """A study that mirrors the trials. Each trial has the distributions that its code asked for."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Study(Mirror):
             ) from error
 
     def now(self) -> optuna.Study:
-        """Return a new study object with the same trials, because the existing object may have cached fewer trials."""
+        """Return a new study object with the current trials, because an older object may have cached fewer trials."""
         return optuna.load_study(study_name=self.study.study_name, storage=self._rows)
 
     def of(self, number: int) -> FrozenTrial:

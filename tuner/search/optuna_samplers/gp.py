@@ -23,7 +23,7 @@ PROPOSAL_S = 0.2
 """The time per proposal in seconds, including a share of the first proposal, which imports torch."""
 
 RECENT = 20
-"""The number of completed trials from which the duration of the next trial is estimated."""
+"""The number of newest completed trials from which the duration of the next trial is estimated."""
 
 
 class GPSearch(ModelBased):

@@ -1,4 +1,4 @@
-"""The base class of all searchers over Optuna's samplers."""
+"""The base class of all searchers that use Optuna's samplers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ LIGHT_UNTIL = 200
 class ModelBased(Proposer):
     """Creates a new sampler for each proposal, seeded by (seed, number), on a study that mirrors the population.
 
-    Between proposals, the state of a sampler is only in the study. Attributes that a sampler stores with a trial are stored
-    with our trial, and the next sampler gets them. So the same trials lead to the same proposal, even in another process.
+    Between proposals, the study alone holds the state of a sampler. Attributes that a sampler stores with Optuna's trial are
+    stored with our trial, and the next sampler gets them. So the same trials lead to the same proposal, even in another
+    process.
     """
 
     SEVERAL_OBJECTIVES: ClassVar[bool] = True

@@ -23,9 +23,9 @@ from tuner.space.words import show
 class OptunaSearch(ModelBased):
     """Uses any Optuna sampler: ``OptunaSearch(sampler)``, or in JSON ``{"type": "optuna", "sampler": "NSGAIIISampler"}``.
 
-    Each proposal comes from a copy of the given sampler. The random generators of the copy are seeded for that trial. So a
-    sampler must keep what it learns in the attributes of the study, not in itself, as all of Optuna's own samplers do. The
-    sampler runs in another process, because a proposal can take long.
+    Each proposal comes from a copy of the given sampler. The random generators of the copy are seeded for the trial that is
+    proposed. So a sampler must keep what it learns in the attributes of the study, not in itself, as all of Optuna's own
+    samplers do. The sampler runs in another process, because a proposal can take long.
 
     Args:
         sampler: a sampler object, or the name of a sampler of Optuna.

@@ -1,10 +1,10 @@
 """An in-memory Optuna study that mirrors our trials. Our trials are the source of truth; the study can be rebuilt at any time.
 
-A numeric parameter or an ordered choice is a float in the unit interval. An unordered choice is an index. The name of each
-is the parameter's path, so parameters of different branches have different names. Trials are added in the order of their
-numbers. Running trials are RUNNING, and failed trials are FAIL. Stopped and paused trials are PRUNED, with the value that they
-have reached; as COMPLETE, they would mix the values of short and long trainings. With several objectives, PRUNED trials have
-no value.
+A numeric parameter or an ordered choice is a float in the unit interval. An unordered choice is an index. Optuna's name of a
+parameter is the parameter's path, so parameters of different branches have different names. Trials are added in the order of
+their numbers. Running trials are RUNNING, and failed trials are FAIL. Stopped and paused trials are PRUNED, with the value that
+they have reached; as COMPLETE, they would mix the values of short and long trainings. With several objectives, PRUNED trials
+have no value.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Rows(InMemoryStorage):
             trials[trial.number] = trial
 
     def cut(self, study: int, length: int) -> None:
-        """Remove every trial from number `length` on."""
+        """Remove all trials whose numbers are `length` or above."""
         trials = self._studies[study].trials
         for trial in trials[length:]:
             del self._trial_id_to_study_id_and_number[trial._trial_id]
@@ -137,7 +137,7 @@ class Rows(InMemoryStorage):
 
 
 class Mirror(Cache):
-    """The study, kept up to date. Only new trials, and trials that had not ended, are read at each update."""
+    """Keeps the study up to date. An update reads only new trials, and trials that had not ended at the last update."""
 
     def __init__(
         self,
@@ -158,8 +158,8 @@ class Mirror(Cache):
             constraints: bounds on reported metrics.
             records: results of earlier experiments. They have the lowest numbers, and our trials follow.
             attrs: attributes for trials that no sampler proposed in this space.
-            revised: the context, if a user has changed the space. A trial whose configuration does not lie in the new space is
-                FAIL, so that no sampler learns from it.
+            revised: the searcher's context, if a user has changed the space. Trials whose configurations do not lie in the new
+                space are FAIL, so that no sampler learns from them.
         """
         super().__init__()
         self._space = space
@@ -196,7 +196,7 @@ class Mirror(Cache):
             self._next += 1
 
     def records(self, paths: Collection[str]) -> list[FrozenTrial]:
-        """Return the earlier results as Optuna's trials, with these parameters only."""
+        """Return the results of earlier experiments as Optuna's trials, with these parameters only."""
         return [
             self._frozen(i, OptunaState.COMPLETE, {p: r.params[p] for p in paths}, r.values, {}, {})
             for i, r in enumerate(self._records)
@@ -245,7 +245,7 @@ class Mirror(Cache):
         self._add(self._frozen(number, state, params, values, steps, attrs))
 
     def _state(self, trial: Trial) -> Mapping[str, Any]:
-        """Return the state that the sampler has stored with a trial, unless it is about an earlier space."""
+        """Return the state that the sampler has stored with a trial; an empty one if the state is for an earlier space."""
         return trial.searcher_state if self._revised is None else self._revised.state_of(trial)
 
     def _add(self, trial: FrozenTrial) -> None:
@@ -253,7 +253,7 @@ class Mirror(Cache):
         self._rows.put(self._id, trial)
 
     def _outcome(self, trial: Trial) -> tuple[OptunaState, list[float] | None, dict[int, float]]:
-        """Return the state, the final values, and the intermediate values by iteration."""
+        """Return the state of a trial, its final values, and its intermediate values by iteration."""
         match trial.state:
             case TrialState.PENDING | TrialState.RUNNING:
                 return OptunaState.RUNNING, None, {}
@@ -303,7 +303,7 @@ class Mirror(Cache):
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever the mirrored trial has to be updated."""
+    """Return a value that changes whenever the mirror of this trial has to be updated."""
     return trial.state, trial.iteration, trial.reports, trial.best_value, trial.last_value, dict(trial.params)
 
 

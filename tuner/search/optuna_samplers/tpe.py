@@ -26,7 +26,7 @@ class TPESearch(ModelBased):
     Args:
         n_startup_trials: the number of random trials at the beginning.
         n_ei_candidates: the number of points drawn for each proposal.
-        multivariate: True to model parameters jointly. None: True with one objective.
+        multivariate: True to model parameters jointly. None: True if there is only one objective.
         constant_liar: True to count running trials as bad trials, so that parallel trials try different configurations.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.

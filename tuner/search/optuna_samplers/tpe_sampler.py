@@ -1,4 +1,4 @@
-"""Optuna's TPE, which here gets the search space and the trials' params instead of computing them for every proposal."""
+"""Optuna's TPE, given the search space and the trials' params so that it need not compute them for every proposal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read curves at the resolution of a screen: from buckets if there are many points, otherwise from the points.
 
-Every point that is returned was reported. The curve contains the lowest and the highest of every `width` reports, and the
-first and the last report of every segment. So no spike is lost. The same log always gives the same curve.
+Every point that is returned was reported. A curve contains the lowest and the highest of every `width` reports, and the first
+and the last report of every segment. So no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.store.records import Curve, Curves, CurveSegment
-from tuner.store.series import pyramid, thinning
+from tuner.store.records import Across, Curve, Curves, CurveSegment
+from tuner.store.series import clocks, pyramid, thinning
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
 MAX_ROWS = 60_000  # the largest number of points that are read one by one
 MAX_BUCKETS = 400_000  # the largest number of buckets that are read
 MAX_POINTS = 100_000  # the largest number of points that are returned
-MAX_LOOKUPS = 20_000  # the largest number of the training code's steps that are looked up at once
+MAX_LOOKUPS = 20_000  # the largest number of reports whose place on the axis is looked up at once
 
 Floats = NDArray[np.float64]
 _RECORD = np.dtype(pyramid.FIELDS)
@@ -36,6 +36,7 @@ _WANTED = {
         FROM json_each(?)) w""",
     "postgresql": "unnest(?::bigint[], ?::int[], ?::int[]) AS w(id, lo, hi)",
 }
+_KEY = "SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?"
 _OWNERS = """
 SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
   (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
@@ -48,6 +49,9 @@ WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_
 _USER_STEPS = """
 SELECT p.segment_id, p.report_no, p.user_step FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_step IS NOT NULL"""
+_VALUES = """
+SELECT p.segment_id, p.report_no, p.value FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.value IS NOT NULL"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
 WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ?"""
@@ -55,40 +59,58 @@ WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The requested range of the axis `x`.
+    """The requested range of the axis `x`, whose values `Metrics.curves` explains. Seconds of "time" count from `begin`."""
 
-    x: "step" (training_iteration), "user_step" (the step that the training code reported), or "time" (seconds since `begin`).
-    """
-
-    x: Literal["step", "user_step", "time"]
+    x: Across
     begin: float
+    x_metric: str | None = None
     low: float | None = None
     high: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.low is None and self.high is None
+
+    @property
+    def looked_up(self) -> bool:
+        """True if buckets do not have the points' places on this axis, so that the reports themselves are read."""
+        return self.x in ("user_step", "metric")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return (-np.inf if self.low is None else self.low, np.inf if self.high is None else self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The points to draw, by segment and then in the order of their reports."""
+    """The points to draw, ordered by segment and within a segment by report."""
 
     owner: NDArray[np.int64]
     """The id of each point's segment."""
 
+    number: NDArray[np.int64]
+    """The report_no of each point."""
+
     x: Floats
     y: Floats
 
+    def part(self, kept: NDArray[np.bool_]) -> Drawn:
+        return Drawn(self.owner[kept], self.number[kept], self.x[kept], self.y[kept])
 
-NOTHING = Drawn(np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+NOTHING = Drawn(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The curve of one segment: `count` points."""
+    """The curve of one segment: `count` points. `CurveSegment` explains `last_iteration`."""
 
     trial: int
     state: str
     best_value: float | None
     ordinal: int
     cause: str
+    last_iteration: int
     count: int
 
 
@@ -114,7 +136,13 @@ class Columns:
             for part in parts:
                 begin, end = end, end + part.count
                 segments.append(
-                    CurveSegment(ordinal=part.ordinal, cause=part.cause, x=across[begin:end], y=values[begin:end])
+                    CurveSegment(
+                        ordinal=part.ordinal,
+                        cause=part.cause,
+                        last_iteration=part.last_iteration,
+                        x=across[begin:end],
+                        y=values[begin:end],
+                    )
                 )
             found.append(Curve(trial=number, state=state, best_value=best, segments=segments))
         return Curves(width=self.width, curves=tuple(found))
@@ -128,36 +156,40 @@ def read(
 ) -> Columns:
     """Return the curves of these trials, by default of all trials.
 
-    The longest curve has about `points` points. Shorter curves have proportionally fewer points.
+    The longest curve has about `points` points, and shorter curves have proportionally fewer.
     """
-    key = cursor.value("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
+    key = cursor.value(_KEY, (experiment, metric))
     if key is None:
         return NO_CURVES
     owners = _owners(cursor, experiment, key, trials)
-    wanted = _wanted(cursor, key, owners, span)
-    total = sum(hi - lo + 1 for lo, hi in wanted.values())
-    width, level = _resolution(_steps(owners, wanted), total, points)
     kept = 1
     if cursor.value("SELECT thinned_at FROM experiment WHERE id = ?", (experiment,)) is not None:
         kept = pyramid.reports_per_bucket(thinning.level_of(max((row[7] for row in owners), default=0)))
-    if width > kept:
-        width = -(-width // kept) * kept
-    records, segments = _records(cursor, key, wanted, level)
-    drawn = _drawn(records, segments, width, span)
-    if span.x == "user_step":
-        drawn = _by_user_step(cursor, key, drawn, span)
+    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else span.begin
+
+    def drawn_of(wanted: Mapping[int, tuple[int, int]]) -> tuple[int, Drawn]:
+        total = sum(hi - lo + 1 for lo, hi in wanted.values())
+        width, level = _resolution(_steps(owners, wanted), total, points)
+        if width > kept:
+            width = -(-width // kept) * kept
+        drawn = _drawn(*_records(cursor, key, wanted, level), width, span.x, begins)
+        return width, _looked_up(cursor, experiment, key, drawn, span) if span.looked_up else drawn
+
+    width, drawn = drawn_of(_wanted(cursor, key, owners, span, begins))
+    if span.looked_up and not span.whole:
+        width, drawn = drawn_of(_around(drawn, *span.ends))
     return _in_order(max(width, kept), owners, drawn)
 
 
 def best_so_far(
     cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
 ) -> tuple[list[float], list[float]]:
-    """Return (seconds since `begin`, best value by then), as two lists with an item for each improvement.
+    """Return (seconds since `begin`, best value up to then), as two lists with an item for each improvement.
 
-    The result is exact for an objective with the mode of the experiment, since the writer stores these improvements. Otherwise
-    the improvements are computed from buckets, and some of them may be missing.
+    The result is exact for an objective in the experiment's own mode, because the writer stores these improvements. For any
+    other metric or mode, the improvements are computed from buckets, and some of them may be missing.
     """
-    found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
+    found = cursor.rows(_KEY, (experiment, metric))
     if not found:
         return [], []
     key = found[0][0]
@@ -178,34 +210,32 @@ def best_so_far(
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
-    """Return (number, state, best value, segment id, ordinal, cause, start_step, newest report_no) by segment."""
+    """Return (trial number, state, best value, segment id, ordinal, cause, start_step, newest report_no) for each segment."""
     if trials is None:
         return [row for row in cursor.rows(_OWNERS.format(chosen=""), (key, experiment)) if row[-1] is not None]
-    if cursor.backend == "sqlite":
-        chosen, numbers = "AND t.number IN (SELECT value FROM json_each(?))", dumps(list(trials))
-    else:
-        chosen, numbers = "AND t.number = ANY(?::int[])", list(trials)  # type: ignore[assignment]
-    rows = cursor.rows(_OWNERS.format(chosen=chosen), (key, experiment, numbers))
+    chosen, numbers = clocks.among(cursor, trials)
+    rows = cursor.rows(_OWNERS.format(chosen=chosen), (key, experiment, *numbers))
     return [row for row in rows if row[-1] is not None]
 
 
-def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict[int, tuple[int, int]]:
-    """Return segment id -> (first, last report_no) of the part of the segment that lies in the span."""
+def _wanted(
+    cursor: Cursor, key: int, owners: Sequence[Any], span: Span, begins: clocks.Begins
+) -> dict[int, tuple[int, int]]:
+    """Return segment id -> (first, last) report_no of the part of the segment that lies in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
-    if (span.low is None and span.high is None) or span.x == "user_step":
+    if span.whole or span.looked_up:
         return whole
-    low = -np.inf if span.low is None else span.low
-    high = np.inf if span.high is None else span.high
+    low, high = span.ends
     if span.x == "step":
         # Add a report on either side, so that lines reach the edge of the chart.
         starts = {row[3]: row[6] for row in owners}
         parts = {s: (max(low - starts[s] - 1, 1), min(high - starts[s] + 1, hi)) for s, (_, hi) in whole.items()}
         return {s: (int(np.ceil(lo)), int(hi)) for s, (lo, hi) in parts.items() if np.ceil(lo) <= hi}
-    return _in_time(cursor, key, whole, span.begin + low, span.begin + high)
+    return _in_time(cursor, key, whole, begins, low, high)
 
 
 def _in_time(
-    cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], low: float, high: float
+    cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], begins: clocks.Begins, low: float, high: float
 ) -> dict[int, tuple[int, int]]:
     """Find the reports between two times, and a few more reports at both ends.
 
@@ -217,7 +247,8 @@ def _in_time(
         if level and 4 * pyramid.reports_per_bucket(level) > longest:
             continue
         records, segments = _records(cursor, key, found, level)
-        inside = (records["last_time"] >= low) & (records["first_time"] <= high)
+        zero = _begins_of(segments, begins)
+        inside = (records["last_time"] - zero >= low) & (records["first_time"] - zero <= high)
         records, segments = records[inside], segments[inside]
         found = {
             int(segments[begin]): (int(records["first_no"][begin]), int(records["last_no"][end - 1]))
@@ -228,8 +259,30 @@ def _in_time(
     return found
 
 
+def _begins_of(segments: NDArray[np.int64], begins: clocks.Begins) -> Floats | float:
+    """Return the time that is zero on the axis, for the segment of each record."""
+    if isinstance(begins, float):
+        return begins
+    ids, which = np.unique(segments, return_inverse=True)
+    return np.array([begins[segment] for segment in ids.tolist()], np.float64)[which]
+
+
+def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]:
+    """Return segment id -> (first, last) report_no of the part that can be seen between these ends of the axis."""
+    found = {}
+    for begin, end in _runs(drawn.owner):
+        x, number = drawn.x[begin:end], drawn.number[begin:end]
+        # A line can be seen if the range from its one end to the other overlaps with the axis.
+        left, right = (x[:-1], x[1:]) if len(x) > 1 else (x, x)
+        seen = np.flatnonzero((np.maximum(left, right) >= low) & (np.minimum(left, right) <= high))
+        if len(seen):
+            last = min(int(seen[-1]) + 1, len(x) - 1)
+            found[int(drawn.owner[begin])] = (int(number[seen[0]]), int(number[last]))
+    return found
+
+
 def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
-    """Return the length of the wanted parts, in reports."""
+    """Return the number of training iterations from the first to the last report of the wanted parts."""
     parts = [(row[6] + wanted[row[3]][0], row[6] + wanted[row[3]][1]) for row in owners if row[3] in wanted]
     return max(end for _, end in parts) - min(begin for begin, _ in parts) + 1 if parts else 0
 
@@ -256,7 +309,7 @@ def _too_many(total: int, level: int) -> bool:
 def _records(
     cursor: Cursor, key: int, wanted: Mapping[int, tuple[int, int]], level: int
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
+    """Return the buckets of the wanted parts and the segment of each bucket, as two arrays of shape (R,), in order.
 
     Reports that no bucket of this level covers are read from lower levels or, if no bucket covers them, from the points.
     """
@@ -295,7 +348,7 @@ def _records(
 def _behind(
     wanted: Mapping[int, tuple[int, int]], segments: NDArray[np.int64], last: NDArray[Any], reports: int
 ) -> dict[int, tuple[int, int]]:
-    """Return the parts that the rows of a level do not cover, because they come after the last row.
+    """Return the wanted parts that come after the last row of a level, so that no row of this level covers them.
 
     Args:
         wanted: the requested parts.
@@ -319,7 +372,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return a bucket for each point."""
+    """Return a bucket for each point, which contains only this point."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records
@@ -335,7 +388,9 @@ def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
     return records
 
 
-def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span: Span) -> Drawn:
+def _drawn(
+    records: NDArray[Any], segments: NDArray[np.int64], width: int, across: Across, begins: clocks.Begins
+) -> Drawn:
     """Return the points to draw, in order."""
     if not len(records):
         return NOTHING
@@ -351,7 +406,7 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
     # A group without a finite value is a gap.
     gaps = starts[:0] if all_finite else starts[~np.logical_or.reduceat(finite, starts)]
     chosen = [
-        _points(records, segments, at, point, span)
+        _points(records, segments, at, point, across, begins)
         for at, point in ((first, "first"), (last, "last"), (lows, "low"), (highs, "high"), (gaps, "first"))
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
@@ -361,13 +416,19 @@ def _drawn(records: NDArray[Any], segments: NDArray[np.int64], width: int, span:
     order = order[np.r_[True, np.diff(keys[order]) != 0]]
     y = y[order]
     y[~np.isfinite(y)] = np.nan
-    return Drawn(owner[order], x[order], y)
+    return Drawn(owner[order], number[order], x[order], y)
 
 
-def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace the report numbers in `x` by the steps that the training code reported. Leave out reports without a step."""
-    numbers = list(zip(drawn.owner.tolist(), drawn.x.astype(np.int64).tolist(), strict=True))
-    steps: dict[tuple[int, int], int] = {}
+def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
+    """Set `x` to what the reports themselves say: the training code's step, or a metric. Leave out reports without it."""
+    query = _USER_STEPS
+    if span.x == "metric":
+        found = cursor.value(_KEY, (experiment, span.x_metric))
+        if found is None:
+            return NOTHING
+        query, key = _VALUES, found
+    numbers = list(zip(drawn.owner.tolist(), drawn.number.tolist(), strict=True))
+    places: dict[tuple[int, int], float] = {}
     for at in range(0, len(numbers), MAX_LOOKUPS):
         part = numbers[at : at + MAX_LOOKUPS]
         if cursor.backend == "sqlite":
@@ -375,17 +436,14 @@ def _by_user_step(cursor: Cursor, key: int, drawn: Drawn, span: Span) -> Drawn:
         else:
             parameters = ([s for s, _ in part], [n for _, n in part], [n for _, n in part])  # type: ignore[assignment]
             table = _WANTED["postgresql"]
-        for segment, number, step in cursor.rows(_USER_STEPS.format(wanted=table), (*parameters, key)):
-            steps[segment, number] = step
-    low = -np.inf if span.low is None else span.low
-    high = np.inf if span.high is None else span.high
-    x = np.array([steps.get(number, np.nan) for number in numbers], np.float64)
-    kept = (x >= low) & (x <= high)  # false for NaN
-    return Drawn(drawn.owner[kept], x[kept], drawn.y[kept])
+        for segment, number, place in cursor.rows(query.format(wanted=table), (*parameters, key)):
+            places[segment, number] = place
+    x = np.array([places.get(number, np.nan) for number in numbers], np.float64)
+    return Drawn(drawn.owner, drawn.number, x, drawn.y).part(~np.isnan(x))
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the lowest or highest value of every group that has a finite value; the earliest of equal values.
+    """Return the index of the lowest or highest value of each group with a finite value. Of equal values, the earliest counts.
 
     Args:
         values: (R,), the lowest or highest value of each bucket.
@@ -403,17 +461,20 @@ def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[A
 
 
 def _points(
-    records: NDArray[Any], segments: NDArray[np.int64], at: NDArray[Any], point: str, span: Span
+    records: NDArray[Any],
+    segments: NDArray[np.int64],
+    at: NDArray[Any],
+    point: str,
+    across: Across,
+    begins: clocks.Begins,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     # Select the field first and then its values, since the opposite order would copy whole records.
     number = records[f"{point}_no"][at].astype(np.int64)
-    match span.x:
-        case "step":
+    match across:
+        case "time" | "trial_time":
+            x = records[f"{point}_time"][at] - _begins_of(segments[at], begins)
+        case _:  # `_looked_up` replaces it on other axes than "step"
             x = records[f"{point}_step"][at].astype(np.float64)
-        case "user_step":  # buckets have no user_step: `_by_user_step` looks it up by the number of the report
-            x = number.astype(np.float64)
-        case "time":
-            x = records[f"{point}_time"][at] - span.begin
     return segments[at], number, x, records[f"{point}_value"][at]
 
 
@@ -426,10 +487,10 @@ def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
 
 
 def _in_order(width: int, owners: Sequence[Any], drawn: Drawn) -> Columns:
-    """Return the curves in the order of their owners."""
+    """Return the curves of the segments in `owners`, in the order of `owners`."""
     places = {int(drawn.owner[begin]): (begin, end) for begin, end in _runs(drawn.owner)}
     found = [(row, places[row[3]]) for row in owners if row[3] in places]
-    parts = [Part(row[0], row[1], row[2], row[4], row[5], end - begin) for row, (begin, end) in found]
+    parts = [Part(row[0], row[1], row[2], row[4], row[5], row[6] + row[7], end - begin) for row, (begin, end) in found]
     if all(a[1] == b[0] for (_, a), (_, b) in pairwise(found)):  # usually segments are in the order of their trials
         return Columns(width, parts, drawn.x, drawn.y)
     order = np.concatenate([np.arange(*place) for _, place in found])

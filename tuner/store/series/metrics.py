@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from sqlalchemy import Connection, select
 
 from tuner.errors import SpecError
 from tuner.store.experiments import begin
-from tuner.store.records import Curves, CurveSegment
+from tuner.store.records import Across, Curves, CurveSegment
 from tuner.store.series import curves, thinning
 from tuner.store.series.curves import Columns as CurveColumns
 from tuner.store.sql.database import Database, at
@@ -24,7 +25,7 @@ class Metrics:
         return self.names_of([experiment_id])[experiment_id]
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the `names` of each of several experiments, with one query."""
+        """Return the names of the metrics of each of several experiments, with one query."""
         with self._database.read() as connection:
             return names_of(connection, experiment_ids)
 
@@ -34,6 +35,7 @@ class Metrics:
         metric: str,
         *,
         x: str = "step",
+        x_metric: str | None = None,
         points: int = 1000,
         low: float | None = None,
         high: float | None = None,
@@ -44,16 +46,19 @@ class Metrics:
         Args:
             experiment_id: the internal id.
             metric: the name of the metric.
-            x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), or
-                "time" (seconds since the experiment's start).
+            x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), "time"
+                (seconds since the experiment's start), "trial_time" (seconds for which the trial has trained, over all its
+                segments) or "metric" (another metric of the same reports, such as an epoch). Reports that have no place on
+                the axis are left out.
+            x_metric: the name of that metric.
             points: the approximate number of points of a curve over the whole range. Shorter curves have proportionally fewer
                 points. A curve contains the lowest and the highest of every few reports, and the first and the last report of
                 every segment.
             low: the start of the range, on the axis `x`.
             high: the end of the range.
-            trials: numbers of trials; None for all.
+            trials: the numbers of the trials; None for all trials.
         """
-        wanted = {"x": x, "points": points, "low": low, "high": high, "trials": trials}
+        wanted = {"x": x, "x_metric": x_metric, "points": points, "low": low, "high": high, "trials": trials}
         return self.curve_columns(experiment_id, metric, **wanted).as_curves()  # type: ignore[arg-type]
 
     def curve_columns(
@@ -62,33 +67,37 @@ class Metrics:
         metric: str,
         *,
         x: str = "step",
+        x_metric: str | None = None,
         points: int = 1000,
         low: float | None = None,
         high: float | None = None,
         trials: Sequence[int] | None = None,
     ) -> CurveColumns:
-        """Do the same as `curves`, but return all points in two arrays, which is quicker."""
-        if x not in ("step", "user_step", "time"):
-            raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
+        """Return the same curves as `curves`, but with all points in two arrays, which is quicker."""
+        if x not in get_args(Across):
+            raise SpecError(f"expected one of {', '.join(get_args(Across))}, got {x!r}", "/x")
+        if (x == "metric") != (x_metric is not None):
+            raise SpecError("expected the name of a metric with x=metric, and only then", "/x_metric")
         with self._database.cursor() as (cursor, connection):
-            span = curves.Span(x, begin(connection, experiment_id), low, high)  # type: ignore[arg-type]
+            span = curves.Span(x, begin(connection, experiment_id), x_metric, low, high)  # type: ignore[arg-type]
             return curves.read(cursor, experiment_id, metric, span, points, trials)
 
     def curves_of_trial(
-        self, experiment_id: int, trial: int, *, x: str = "step", points: int = 1000
+        self, experiment_id: int, trial: int, *, x: str = "step", x_metric: str | None = None, points: int = 1000
     ) -> list[tuple[str, list[CurveSegment]]]:
-        """Return the curve of every metric that a trial has reported, in the order of the first reports.
+        """Return the curve of every metric that a trial has reported, in the order in which the metrics were first reported.
 
-        `x` and `points` are the same as for `curves`.
+        `x`, `x_metric` and `points` are the same as for `curves`.
         """
         found = []
         for name in self.names(experiment_id):
-            for curve in self.curves(experiment_id, name, x=x, points=points, trials=[trial]).curves:
+            wanted = {"x": x, "x_metric": x_metric, "points": points, "trials": [trial]}
+            for curve in self.curves(experiment_id, name, **wanted).curves:  # type: ignore[arg-type]
                 found.append((name, list(curve.segments)))
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return (seconds since the experiment's start, best value by then), as two lists with an item for each improvement.
+        """Return two lists with an item for each improvement: seconds since the experiment's start, and best value.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """

@@ -3,7 +3,8 @@
 A bucket summarises consecutive reports of one metric in one segment by their first, last, lowest and highest point. A bucket of
 level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains the 8 buckets of a
 level that make up one bucket of the next level. Each is packed as a `RECORD`. A row is written in the transaction that commits
-its last report, or when its segment ends. Until then, its reports are read as points. So a report costs a fraction of a row.
+the last report that it covers, or when its segment ends. Until then, these reports are read as points. So a report costs a
+fraction of a row.
 
 Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if the bucket has no finite value.
 """
@@ -65,7 +66,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest counts."""
+    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest is taken."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -106,14 +107,15 @@ class _Open:
 
     def __init__(self, rows: int = 0, last_no: int = 0, points: list[Row] | None = None) -> None:
         self.rows = rows  # the number of complete rows of level 1
-        self.last_no = last_no  # the number of its newest report
+        self.last_no = last_no  # the number of the segment's newest report
         self.points: list[Row] = points or []  # the points that are not in these rows
 
 
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    It keeps in memory the points of running segments that no row covers yet. If it does not know a segment, it reads them.
+    The points of running segments that no row covers yet are kept in memory. They are read from the database if a segment is
+    not in memory.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -121,11 +123,11 @@ class Pyramid:
         self._open: dict[int, _Open] = {}
 
     def opened(self, segment: int) -> None:
-        """Register a new segment. This saves two queries."""
+        """Register a new segment, which saves the two queries for its stored buckets and points."""
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
-        """Add the points of one report, before they are inserted. Do nothing if the report is already known."""
+        """Add the points of one report, before they are inserted into the table. Do nothing if the report is already known."""
         known = self._open.get(segment) or self._load(cursor, segment)
         if report_no > known.last_no:
             known.points += points
@@ -147,7 +149,7 @@ class Pyramid:
                 known.rows, known.points = complete, behind
 
     def seal(self, cursor: Any, segment: int) -> None:
-        """Write the rows of a segment that will not report again, including incomplete ones."""
+        """Write all remaining rows of a segment that will not report again, including incomplete rows."""
         known = self._open.pop(segment, None) or self._load(cursor, segment)
         self._open.pop(segment, None)
         if known.last_no < SEAL_FROM:
@@ -202,7 +204,7 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 def fill(cursor: Any) -> None:
     """Write the buckets of all points, in a database that has no buckets yet.
 
-    The migration that adds the table calls this function. So the function must use only columns that the tables had then.
+    The migration that adds the table `metric_bucket` calls this function, so it must use only columns that the tables had then.
     """
     for experiment, segment, ended_at, last_no in cursor.rows(
         """SELECT t.experiment_id, s.id, s.ended_at, (SELECT MAX(p.report_no) FROM metric_key k CROSS JOIN metric_point p

@@ -4,7 +4,7 @@ A report is a row of `event`, and its metrics are points, which are stored nowhe
 still has every report, but most reports have no metrics. Such a log can no longer be folded.
 
 For each metric of each segment, the buckets of one level are kept, and also the first, last, lowest and highest point of each
-bucket. It is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
+bucket. This is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BUCKETS = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? A
 _FINER = "DELETE FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level < ?"
 _POINTS = "DELETE FROM metric_point WHERE segment_id = ? AND key_id = ? AND report_no NOT IN ({kept})"
 _KEPT = {"sqlite": "SELECT value FROM json_each(?)", "postgresql": "SELECT unnest(?::int[])"}
-_FIRST, _LAST, _LOW, _HIGH = 2, 6, 10, 14  # where a bucket has the report_no of these points
+_FIRST, _LAST, _LOW, _HIGH = 2, 6, 10, 14  # the fields of a bucket with the report_no of these points
 
 
 def level_of(reports: int) -> int:
@@ -64,11 +64,11 @@ def level_of(reports: int) -> int:
 
 
 def explanation(thinned_at: float, needs: str) -> str:
-    """Return the reason why a thinned experiment cannot be used. needs: the operation to be refused, such as "a replay"."""
+    """Return why a thinned experiment cannot be used for `needs`, the operation to be refused, such as "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
-        f"most points of its curves were deleted on {day}, because it had ended longer ago than TUNER_POINT_DAYS allows; "
-        f"{needs} needs all of them"
+        f"most points of the experiment's curves were deleted on {day}, because it had ended longer ago than "
+        f"TUNER_POINT_DAYS allows; {needs} needs all points"
     )
 
 

@@ -102,7 +102,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn on the write-ahead log unless it is on. SQLite does not wait for the lock that is needed, so retry."""
+    """Turn on the write-ahead log unless it is on. Retry, because SQLite does not wait for the lock that this needs."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:

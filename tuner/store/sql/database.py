@@ -39,7 +39,7 @@ def watched_commits() -> Iterator[None]:
 
 
 def may_have_written() -> bool:
-    """Return True if a commit was tried within `watched_commits`, or, since this is unknown, outside of such a block."""
+    """Return True if a commit was tried in the current `watched_commits` block, or if the caller is not in such a block."""
     found = _commits.get()
     return found is None or found.tried
 
@@ -117,5 +117,5 @@ class Database:
 
 
 def at(now: float | None) -> float:
-    """Return `now`, or the time of the clock if it is None."""
+    """Return `now`, or the current time if `now` is None."""
     return clock.time() if now is None else now

@@ -17,7 +17,7 @@ from tuner.store.sql.connect import shown_url
 
 
 def scripts() -> Path:
-    """Return the folder of the migration scripts. It is beside the package in a source tree, inside the package if installed."""
+    """Return the folder of the migration scripts: beside the package in a source tree, inside it if installed."""
     package = Path(__file__).resolve().parents[2]
     for place in (package / "_migrations", package.parent / "migrations"):
         if (place / "env.py").is_file():

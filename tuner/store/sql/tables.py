@@ -222,7 +222,7 @@ segment = Table(
     Column("cause", String(16), nullable=False),
     Column("start_step", Integer, nullable=False),
     Column("config", JsonText, nullable=False),
-    Column("source_checkpoint", String(64)),  # its public_id, since its experiment may have been deleted
+    Column("source_checkpoint", String(64)),  # the checkpoint's public_id, since its experiment may have been deleted
     Column("placement", JsonText),
     Column("warm", Boolean),
     Column("startup_s", Real),
@@ -230,7 +230,7 @@ segment = Table(
     Column("started_at", Real),
     Column("ended_at", Real),
     Column("outcome", String(16)),
-    Column("held_s", Real),  # the part of startup_s after its group got its resources
+    Column("held_s", Real),  # the part of startup_s after the worker group got its resources
     UniqueConstraint("trial_id", "ordinal"),
 )
 

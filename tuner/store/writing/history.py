@@ -37,9 +37,7 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
-    upto = min(
-        after + limit, _last(connection, experiment_id)
-    )  # is read first, since all entries up to it are committed
+    upto = min(after + limit, _last(connection, experiment_id))  # read this first: all entries up to here are committed
     items = [
         StreamItem(
             seq=row.event_seq,
@@ -132,7 +130,7 @@ def metrics_of(
 
 
 def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> dict[int, int]:
-    """Return segment id -> its ordinal within its trial."""
+    """Return segment id -> the segment's ordinal within its trial."""
     query = select(segment.c.id, segment.c.ordinal)
     if only is None:
         query = query.join(trial, trial.c.id == segment.c.trial_id).where(trial.c.experiment_id == experiment_id)

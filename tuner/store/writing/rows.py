@@ -36,7 +36,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _encoder(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return the function that turns the value of an attribute into the column's value; None if the two are the same."""
+    """Return the function that turns an attribute's value into the column's value, or None if the two values are the same."""
     match column.type:
         case Choice():
             return str
@@ -58,13 +58,13 @@ CHANGING = (*_ATTRIBUTES, *_DERIVED)
 
 
 def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `CHANGING`. `time` is the time of the end if the trial has ended without a time."""
+    """Return the values of the columns `CHANGING`. `time` is stored as the end of an ended trial that has no end time."""
     values = zip(_ENCODERS, _attributes(trial), strict=True)
     return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, time))
 
 
 def _derived(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `_DERIVED`, in that order."""
+    """Return the values of the columns that are named in `_DERIVED`, in the same order."""
     best = trial.best_mark
     held = None if best is None else trial.params_at(best)
     return (

@@ -100,7 +100,7 @@ class Cursor:
         return self._raw.executemany(_named(sql), rows)
 
     def another(self) -> Cursor:
-        """Return a second cursor in the same transaction. Statements on this cursor do not change its `rowcount`."""
+        """Return a second cursor in the same transaction, which leaves the `rowcount` of this cursor unchanged."""
         return Cursor(self._raw.connection.cursor(), self.backend)
 
     def pipelined(self) -> AbstractContextManager[Any]:
@@ -119,7 +119,7 @@ class Cursor:
         return int(self._raw.rowcount)
 
     def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """Return the first column of the only row, or None."""
+        """Return the first column of the only row of the result, or None if the result has no row."""
         self.execute(sql, parameters)
         rows = self._raw.fetchall()
         return rows[0][0] if rows else None
@@ -196,7 +196,7 @@ class Writer:
         raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
 
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """Update rows of earlier batches."""
+        """Mark the decisions and commands that this batch settles as done or superseded. Their rows exist already."""
         if batch.carried_out:
             cursor.executemany(
                 "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",
@@ -278,7 +278,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if its row already had the end of the segment, so that nothing has changed."""
+        """Write a segment. Return True if nothing has changed because its row already recorded the end of the segment."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None
@@ -384,7 +384,7 @@ class Writer:
             points.append((segment, key, number, step, time, finite, kind, report.step))
 
     def _follow(self, cursor: Cursor, event: e.Event) -> None:
-        """Update the rows of checkpoints."""
+        """Write what an event says about a checkpoint."""
         match event:
             case e.CheckpointSaved():
                 segment = self._segment(event.trial, event.segment)

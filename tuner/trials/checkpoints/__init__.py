@@ -1,13 +1,13 @@
-"""The files in the storage of an experiment: checkpoints, and the objects and packages that code needs.
+"""Files in an experiment's storage: checkpoints, and the objects and packages that the training code needs.
 
-`storage` reads and writes folders at a path or a URI. `checkpoints` makes a folder a committed checkpoint. `saver` is
-the thread in which a rank saves. `transfer` copies between the disks of nodes. `objects` has the objects of
-`tuner.with_parameters`, and `packages` the packed directories of a `runtime_env`.
+`storage` reads and writes folders at a path or a URI. `checkpoints` turns a folder into a committed checkpoint. `saver`
+saves the checkpoints of a rank in a background thread. `transfer` copies checkpoints from one node's disk to another's.
+`objects` stores the objects passed to `tuner.with_parameters`, and `packages` the directories of a `runtime_env`.
 """
 
 from typing import TYPE_CHECKING
 
 from tuner.trials import moved
 
-if not TYPE_CHECKING:  # only for pickles: `Checkpoint` was in a module of this name
+if not TYPE_CHECKING:  # for old pickles, in which the class `Checkpoint` is in a module with this name
     __getattr__ = moved.names_of(__name__)

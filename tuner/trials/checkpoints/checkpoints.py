@@ -36,9 +36,9 @@ _MARKER = ".committed"
 class Checkpoint:
     """A directory of files at a local path or a URI.
 
-    If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and CheckpointError
-    names missing or damaged files. If the checkpoint belongs to a trial (it has `info`), the error is CheckpointLost, or
-    CheckpointUnreachable if the storage does not answer. Neither error is the fault of the training code.
+    If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and a CheckpointError
+    names a missing or damaged file. For a trial's checkpoint, which has `info`, the error is CheckpointLost, or
+    CheckpointUnreachable if the storage does not answer. Neither of these is blamed on the training code.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class Checkpoint:
         info: CheckpointInfo | None = None,
         fetch: Callable[[str], Any] | None = None,
     ) -> None:
-        """Refer to a directory.
+        """Create a reference to the directory at `path`. The directory is not read yet.
 
-        fetch: copies the files into the directory that it gets as its argument, if they are on another node's disk.
+        info: the description of the checkpoint, if it belongs to a trial.
+        fetch: a function that copies the files from another node's disk into the local directory that is passed to it.
         """
         self.path = os.fspath(path)
         self.info = info
@@ -78,8 +79,8 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Provide the files as a local, read-only directory within a `with` block.
 
-        A local checkpoint is not copied. Otherwise it is downloaded once for all processes of a node that use it at the
-        same time.
+        A checkpoint on a local disk is not copied. Any other checkpoint is downloaded once for all processes of this node
+        that use it at the same time.
         """
         if not self.is_elsewhere and (where := place(self.path)).local:
             with self._told():
@@ -93,7 +94,7 @@ class Checkpoint:
         with open(f"{folder}.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this lock, no other process removes the folder
             if not os.path.isdir(folder):
-                # This lock is separate, so that a reader that waits for a download does not wait for the other readers.
+                # The download has its own lock: an exclusive lock on the other file would also wait for all readers.
                 with open(f"{folder}.download", "a+b") as one:
                     fcntl.flock(one, fcntl.LOCK_EX)
                     if not os.path.isdir(folder):
@@ -144,7 +145,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Replace an error by an error that names the checkpoint and says whether it is lost or unreachable."""
+        """Within a `with` block, replace an error by CheckpointLost or CheckpointUnreachable, which name the checkpoint."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -161,7 +162,7 @@ class Checkpoint:
             ) from error
 
     def _manifest(self, where: Place) -> Manifest | None:
-        """Return the manifest, or None for a directory that is not one of our checkpoints."""
+        """Return the manifest of the checkpoint, or None for a directory that `tuner` did not save."""
         if self.info is None and where.beside(_MARKER).read() is None and where.beside(_MANIFEST).read() is None:
             return None
         return committed(self.path)
@@ -202,8 +203,9 @@ def commit(
 ) -> None:
     """Make the files at `uri` a checkpoint: check that all of them exist, write the manifest, and then write the marker.
 
-    durable_below: the storage that contains `uri`, if the checkpoint must survive a power failure. In that case, each
-        step is flushed to the disk before the next step begins. At a URI, durability depends on the storage.
+    durable_below: the storage directory that contains `uri` if the checkpoint must survive a power failure, else None.
+        If it is given, the result of each step is flushed to the disk before the next step begins. Files at a URI are
+        not flushed: how safe they are depends on the remote storage.
     """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
@@ -243,7 +245,7 @@ def manifest_and_marker(uri: str) -> tuple[str, str]:
 
 
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
-    """Parse a manifest. Raise CheckpointError if it is not the manifest that was committed."""
+    """Parse the content of a manifest. Raise CheckpointError if its hash differs from the one in the marker."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
         raise CheckpointError(f"the checkpoint at {uri} is damaged: its manifest does not match its marker")
     data = json.loads(content)
@@ -251,7 +253,7 @@ def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
 
 
 def is_committed(uri: str) -> bool:
-    """Return whether a trial can start from the checkpoint."""
+    """Return whether the checkpoint is committed and all its files are there, so that a trial can start from it."""
     try:
         committed(uri)
     except CheckpointError:
@@ -282,14 +284,14 @@ def delete(uri: str) -> None:
 
 
 def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
-    """Delete checkpoints below an experiment's storage that nobody needs, and return their URIs.
+    """Delete the checkpoints in an experiment's storage that are not needed, and return their URIs.
 
-    A checkpoint is deleted if it was never committed. It is also deleted if it is not in the database, because its ranks
-    or its driver were killed before the report was stored. Call this only while no trial of the experiment runs.
+    A checkpoint is deleted if it was never committed, or if it is not in the database. The latter happens when the ranks
+    or the driver are killed before the report is stored. Call this only while no trial of the experiment runs.
 
     Args:
         storage: where the experiment's checkpoints are stored.
-        known: the URIs of the checkpoints in the database. If it is None, all committed checkpoints are kept.
+        known: the URIs of the checkpoints in the database, or None to keep all committed checkpoints.
     """
     root = place(storage)
     names = None if known is None else {tuple(uri.partition("?")[0].rstrip("/").split("/")[-2:]) for uri in known}
@@ -309,7 +311,7 @@ def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
 
 
 def compare(uri: str, manifest: Manifest, folder: str) -> None:
-    """Raise CheckpointError if a file of the manifest is missing from `folder` or has other content."""
+    """Raise CheckpointError if a file of the manifest is missing from `folder`, or if its content has another hash."""
     for name, (size, sha) in manifest.files.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:
@@ -324,22 +326,22 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 
 
 def _hash(file: BufferedReader) -> str:
-    """Hash a file, to detect damaged or confused files.
+    """Return the hash of a file's content, with which damaged files and mixed-up files are noticed.
 
-    The hash is chosen for speed, because every save and restore waits for it. It does not protect against forgery.
+    The hash function is a fast one, because every save and restore waits for it. It does not protect against forgery.
     """
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _sweep_cache() -> None:
-    """Delete downloads that no process has locked. Their readers were killed before they could delete them."""
+    """Delete downloaded checkpoints that no process has locked, because the processes that used them were killed."""
     for name in os.listdir(_cache()):
         folder, suffix = os.path.splitext(os.path.join(_cache(), name))
         if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):
             continue
         with open(f"{folder}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # the download and its unfinished copy
+            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # complete and unfinished downloads
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -28,7 +28,7 @@ class Stored:
     uri: str
 
     def get(self) -> Any:
-        """Return the object, from the object store if there is a driver, else from its file."""
+        """Return the object, by the function that was given to `fetch_by`, or from its file if there is none."""
         return _fetch(self) if _fetch is not None else self.load()
 
     def load(self) -> Any:
@@ -43,20 +43,21 @@ _fetch: Fetch | None = None
 
 
 def fetch_by(fetch: Fetch | None) -> None:
-    """Set the function with which this process gets stored objects. If it is None, they are read from their files."""
+    """Set the function with which this process gets stored objects. If None, objects are read from their files."""
     global _fetch
     _fetch = fetch
 
 
 KEEP_S = 3600.0
-"""Objects that were used within these seconds are kept, because their experiment may be about to be created."""
+"""Objects that were stored in the last KEEP_S seconds are kept, because their experiment may not be in the database yet."""
 _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 
 
 def folder_of(storage: str, database: str) -> str:
-    """Return the folder with the objects of one database's experiments.
+    """Return the folder with the objects of the experiments in one database.
 
-    Each database has a separate folder, so that it knows which experiments need an object.
+    Databases that share a storage have separate folders, because a database does not know which objects the experiments
+    of another database need.
     """
     key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
     return join(storage, "objects", key)
@@ -85,8 +86,8 @@ def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
 def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
     """Delete the objects that no experiment of this database still needs, and return their names.
 
-    needed: yields the pickled training functions of all experiments that have not ended. It is called only if an
-    object is old enough to be deleted.
+    needed: a function that yields the pickled training functions of all experiments that have not ended. It is called
+        only if there is an object that is old enough to be deleted.
     """
     folder = place(folder_of(storage, database))
     old = {name for name, written in folder.modified().items() if time.time() - written > KEEP_S}
@@ -101,9 +102,9 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 
 @dataclass(frozen=True)
 class Parameterized:
-    """A trainable with objects, as `tuner.with_parameters` returns it.
+    """A trainable with the objects that were given to `tuner.with_parameters`.
 
-    When it is called, it passes the objects to the function as keyword arguments.
+    A call passes the objects to the trainable as keyword arguments.
     """
 
     trainable: Callable[..., Any]

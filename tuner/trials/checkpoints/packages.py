@@ -24,7 +24,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
-    """Return the same environment with URIs instead of local paths. Raise SpecError if a path does not exist."""
+    """Store the local directories and files that a `runtime_env` names, and return it with URIs instead of their paths.
+
+    Raise SpecError if a path does not exist.
+    """
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()
     directory = out.get("working_dir")
@@ -43,7 +46,7 @@ def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
 
 
 def any_local(runtime_env: Mapping[str, Any]) -> bool:
-    """Return True if the environment names a directory or a file of this machine."""
+    """Return whether the `runtime_env` names a directory or a file of this machine."""
     modules = runtime_env.get("py_modules") or ()
     return any(_is_path(value) or hasattr(value, "__file__") for value in (runtime_env.get("working_dir"), *modules))
 
@@ -53,7 +56,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Sequence[str], pointer: str) -> str:
-    """Return the URI of a stored package with the directory's files. A .zip or .whl file is stored as it is."""
+    """Store the directory's files as a package, or a .zip or .whl file unchanged. Return the URI of the stored file."""
     real = os.path.abspath(os.path.expanduser(os.fspath(path)))
     suffix = os.path.splitext(real)[1]
     if os.path.isfile(real) and suffix in (".zip", ".whl"):
@@ -64,7 +67,7 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
     else:
         raise SpecError(f"there is no directory, .zip or .whl at {real}", pointer)
     file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
-    if suffix == ".whl":  # pip needs the file name of a wheel
+    if suffix == ".whl":  # a wheel keeps its file name, because pip reads the version from it
         file_name = os.path.basename(real)
     folder = join(storage, "packages")
     uri = join(folder, file_name)
@@ -75,7 +78,10 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
 
 
 def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:
-    """Return a zip file with a single top-level directory, as Ray expects. Equal files give equal bytes."""
+    """Pack a directory into a zip file with a single top-level directory, as Ray expects, and return its bytes.
+
+    The same files always give the same bytes.
+    """
     buffer = io.BytesIO()
     total = 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,10 +1,10 @@
 """Save the checkpoints of a rank to storage, in a background thread.
 
-The training thread only hands over a directory, by renaming it if it is in the temp directory. A thread of the saver
-hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its
-shard of the same report, and commits the checkpoint. If the storage is on a disk, rank 0 moves all shards from the
-ranks' staging directories to their final place, and copies shards from the disks of other nodes. If several ranks save
-a file with the same name, the file of the lowest rank is kept.
+The training thread only hands over a directory: it renames the directory if it is in the temp directory, else it copies
+the files. A thread of the saver hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then
+asks every other rank for its shard, which is its part of the same checkpoint, and commits the checkpoint. If the storage
+is on a disk, rank 0 moves all shards from the ranks' staging directories to their final place, and copies shards from
+the disks of other nodes. If several ranks save a file with the same name, the file of the lowest rank is kept.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
-"""Identifies a checkpoint within a group: (report_no, whether the checkpoint was saved after the last report)."""
+"""Identifies a checkpoint within a segment: (report_no, whether the checkpoint was saved after the last report)."""
 
 Bring = Callable[[str, str, Files, str], None]
-"""(path, node, files, directory): move these files from `path` on another node's disk to `directory`, and remove `path`."""
+"""A function of (path, node, files, directory). It moves the files from `path` on `node` to `directory`, and removes `path`."""
 
 _SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
 
@@ -44,7 +44,7 @@ class Shard:
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node
-    # the directory on that node that holds the files; None if the files are already in their final place
+    # the directory on that rank's node with the files; None if the files are already in their final place
     staging: str | None = None
 
 
@@ -54,7 +54,7 @@ class _Job:
     iteration: int
     uri: str
     staging: str
-    elsewhere: str | None = None  # the content is on another filesystem and still has to be copied to `staging`
+    elsewhere: str | None = None  # a directory on another filesystem that still has to be copied to `staging`
     taken_at: float = 0.0  # by the monotonic clock
     took_s: float = 0.0
 
@@ -62,7 +62,7 @@ class _Job:
 class Saver:
     """Saves the checkpoints of one rank in one segment. Call `take` and `drain` in the training thread.
 
-    durable: checkpoints that are committed on a disk survive a power failure.
+    durable: True if checkpoints on a disk are flushed to it when they are committed, to survive a power failure.
     """
 
     def __init__(
@@ -94,14 +94,18 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._progress = threading.Condition()
-        self._passed: Moment = (0, False)  # checkpoints up to this report are refused
+        self._passed: Moment = (0, False)  # this rank adds no more shards to checkpoints up to this one
         self._shards: dict[
             Moment, Shard | str | None
-        ] = {}  # a message if saving failed; None while the shard is being saved
+        ] = {}  # this rank's shards; a message if saving one failed; None while it is being saved
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Move or copy the content before returning. If saving it fails later, the next call raises the error."""
+        """Move or copy the content of a checkpoint to the staging directory, and let the background thread save it.
+
+        Rank 0 gets the description of the checkpoint, which is not saved yet; other ranks get None. If saving fails
+        later, the next call of `take` or `drain` raises the error.
+        """
         self._raise()
         begun = time.monotonic()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
@@ -137,14 +141,14 @@ class Saver:
         return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank has no checkpoint at this report."""
+        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
         if self._world_size > 1:
             with self._progress:
                 self._passed = (report_no, False)
                 self._progress.notify_all()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait until all checkpoints that were taken are committed. If saving one has failed, raise its error."""
+        """Wait until all checkpoints that were given to `take` are saved. Raise CheckpointError if saving one failed."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -206,7 +210,7 @@ class Saver:
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Move the shards of the other ranks into this rank's directory on this node's disk. Return all files."""
+        """Move the shards of the other ranks to `target`, which is on this node's disk. Return the files of all ranks."""
         merged = dict(own)
         for rank, shard in sorted(others.items()):
             wanted = {name: file for name, file in shard.files.items() if name not in merged}
@@ -223,12 +227,15 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Check that no two ranks uploaded different files with one name, unless this rank saved that file. Return all files."""
+        """Check that no two other ranks uploaded different files under one name, and return the files of all ranks.
+
+        If rank 0 has a file with that name too, its file replaces the others and there is no error.
+        """
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
             for name in merged.keys() & shard.files.keys() - own.keys():
                 if merged[name] != shard.files[name]:
-                    raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
+                    raise CheckpointError(f"rank {rank} and a higher rank both saved {name}, with different contents")
             merged.update(shard.files)
         if any(merged.get(name, file) != file for name, file in own.items()):
             target.upload(job.staging)  # replaces what other ranks saved under the same names
@@ -240,7 +247,7 @@ class Saver:
             self._progress.notify_all()
 
     def _collect(self, moment: Moment) -> dict[int, Shard]:
-        """Return the shards of all other ranks for this report, by rank."""
+        """Ask all other ranks for their shards of a checkpoint. Return the shards, by rank."""
         shards: dict[int, Shard] = {}
         if self._server is None:
             return shards
@@ -258,8 +265,8 @@ class Saver:
                     patience = None  # that rank has begun to save, which may take any time
             except TimeoutError:
                 raise CheckpointError(
-                    f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "
-                    "to the checkpoint"
+                    f"rank {rank} did not reach report {moment[0]} within {self.patience_s:g} s, so its part of the "
+                    "checkpoint is missing"
                 ) from None
             if isinstance(answer, str):
                 raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
@@ -300,7 +307,8 @@ def answer_notes(
 ) -> None:
     """Answer rank 0's questions about shards until the group ends. Every other rank runs this in a thread.
 
-    begun: returns whether this rank has begun the segment. Without a process group, rank 0 may ask earlier.
+    begun: a function that returns whether this rank has begun a segment. If the ranks have no process group of
+        `torch.distributed`, rank 0 may ask about a segment before this rank has begun it.
     """
     try:
         while True:
@@ -316,10 +324,11 @@ def answer_notes(
 
 
 def take_over(source: str, staging: str) -> str | None:
-    """Take the content of `source`: move it if `source` is in the temp directory, else copy it.
+    """Move the content of `source` to `staging` if `source` is in the temp directory, else copy it.
 
-    After a move, `source` stays as an empty directory, which its owner deletes. If `staging` is on another filesystem,
-    move the content to a temporary directory and return that directory; the saver copies it in the background.
+    After a move, `source` stays as an empty directory, which the code that created it deletes. If `staging` is on another
+    filesystem, the content is moved to a new temporary directory, from which the saver copies it in the background.
+    Return that temporary directory, or None if there is none.
     """
     if not os.path.isdir(source):
         raise CheckpointError(

@@ -105,7 +105,7 @@ class Place:
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def upload(self, source: str) -> None:
-        """Copy the files of a local directory to this place. Other files there are kept."""
+        """Copy the files of a local directory to this place. Keep files with other names that are already there."""
         from pyarrow import fs
 
         self.remote.create_dir(self.path, recursive=True)
@@ -200,7 +200,7 @@ def _own_folder(instead_of: str) -> str:
 def place(uri: str | os.PathLike[str]) -> Place:
     """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
 
-    Raise CheckpointError for any other URI, and for a path with a variable that is not set here.
+    Raise CheckpointError for any other URI, and for a path with an environment variable that is not set in this process.
     """
     text = os.fspath(uri)
     if "://" not in text:
@@ -226,7 +226,7 @@ def absolute(uri: str | os.PathLike[str]) -> str:
 
 
 def _expanded(path: str) -> str:
-    """Replace ``~`` and ``$NAME``, whose values can differ between nodes."""
+    """Replace ``~`` and environment variables (``$NAME``) in a path by their values on this node."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")

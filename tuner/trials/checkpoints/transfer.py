@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that are sent as one object
-_WINDOW = 2  # parts at a time; a separate process reads each part, beside the training on that node
+_WINDOW = 2  # parts that are sent at the same time; each is read by a separate process, while that node also trains
 _RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
@@ -65,7 +65,7 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
 
 
 def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
-    """Copy these files from a directory on a node's disk to the local directory `target`. Then remove the original."""
+    """Copy files from the directory `path` on another node's disk to the local directory `target`, and remove `path`."""
     _fetch_files(path, path, node, files, target)
     checkpoints.compare(path, checkpoints.Manifest(files, {}), target)
     _ask(path, node, shutil.rmtree, path, True)

@@ -27,7 +27,7 @@ from tuner.trials.training import session
 
 
 class Steps(Protocol):
-    """A running object of such a class. saves: whether the class can save checkpoints."""
+    """An object that trains step by step, made from a class for one segment. saves: whether it can save checkpoints."""
 
     saves: bool
 
@@ -35,10 +35,10 @@ class Steps(Protocol):
         """Run one step and return the metrics of its report."""
 
     def save(self, folder: str) -> None:
-        """Fill an empty directory."""
+        """Write a checkpoint to an empty directory."""
 
     def load(self, folder: str, iteration: int) -> None:
-        """Continue from a directory that `save` has filled. iteration: the number of steps until then."""
+        """Restore a checkpoint from a directory that `save` has filled. iteration: the number of steps before that save."""
 
     def close(self) -> None:
         """Clean up, no matter how the trial has ended."""
@@ -46,7 +46,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class ClassForm:
-    """A class as a training function. `objects` are passed to `setup` by name."""
+    """A class with `setup` and `step`, as a training function. `objects` are passed to `setup` as keyword arguments."""
 
     cls: type
     objects: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class ClassForm:
     def __call__(self, config: dict[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.cls.__name__} runs inside a trial: pass it to tuner.run")
+            raise session.OutsideTrial(f"{self.cls.__name__} works only inside a trial: pass it to tuner.run")
         steps = self._create(config, here)
         try:
             if here.checkpoint is not None:
@@ -82,7 +82,7 @@ class ClassForm:
 
         def save(folder: str) -> None:
             steps.save(folder)
-            if not keeps:  # called even if no checkpoint is kept, because it may communicate with the other ranks
+            if not keeps:  # `save` was called all the same, because it may communicate with the other ranks
                 for entry in os.scandir(folder):
                     shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 

@@ -1,4 +1,4 @@
-"""Support Ray Data in a trial: give each rank its part of a data set."""
+"""Support Ray Data in trials: split data sets among the ranks of a trial."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tuner.trials.training import session
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return data sets in a form that can be sent to other processes.
 
-    If Ray can describe how a data set is made, the description is sent, else references to the data set's blocks. Blocks
-    exist only until the process that made them ends, so another process cannot resume an experiment with such data.
+    If Ray can describe how a data set is made, the description is sent; otherwise, references to the data set's blocks
+    are sent. Blocks exist only until the process that made them ends. Another process can therefore not resume an
+    experiment with such references.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():
@@ -54,10 +55,10 @@ class _Blocks:
 
 
 class Shards:
-    """The data sets of a trial, split among its ranks when the first of them is requested.
+    """The data sets of a trial, all of which are split among the ranks when a rank first requests one of them.
 
-    `config` is a `ray.train.DataConfig`. Every rank must request the same data sets; rank 0 splits them and sends the
-    others their parts.
+    `config` is a `ray.train.DataConfig`. Every rank must request the same data sets. Rank 0 splits them, and sends each
+    other rank its parts.
     """
 
     _here: ClassVar[Shards | None] = None
@@ -79,9 +80,9 @@ class Shards:
         Shards._here = None
 
     def get(self, name: str | None) -> Any:
-        """Return this rank's part of a data set. name: None if there is only one data set.
+        """Return this rank's part of a data set, or None if the trial has no data sets.
 
-        Return None if the trial has no data sets at all.
+        name: the name of the data set; it may be None if there is only one.
         """
         if not self._datasets:
             return None
@@ -130,7 +131,7 @@ class Shards:
 def _check_room() -> None:
     """Raise TunerError if no node has a free CPU for the tasks of Ray Data.
 
-    Ray Data runs its tasks outside the worker groups, and would wait forever.
+    Ray Data runs its tasks outside the worker groups, and waits forever if there is no CPU for them.
     """
     import ray
     from ray.util import placement_group_table
@@ -144,7 +145,7 @@ def _check_room() -> None:
                 free[node] = free.get(node, 0.0) - bundle.get("CPU", 0.0)
     if max(free.values(), default=0.0) < 1:
         left = sum(free.values())
-        spread = f", and the {left:g} that are left are not a whole one on any node" if left >= 1 else ""
+        spread = ", and no node has a whole CPU left" if left >= 1 else ""
         raise TunerError(
             f"Ray Data needs a CPU outside the worker groups, which hold {there - left:g} of the cluster's {there:g}{spread}: "
             'lower max_concurrent_trials or resources_per_worker={"CPU": ...}'

@@ -1,4 +1,4 @@
-"""Convert all forms of training code to a function of the configuration."""
+"""Convert training code, in each form that `tuner.run` accepts, to a function of the configuration."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TrainFunction = Callable[[dict[str, Any]], Any]
 
 
 def as_function(trainable: Any) -> TrainFunction:
-    """Return the training function of any form of training code, with or without parameters.
+    """Convert training code to a training function, also if it is wrapped by `tuner.with_parameters`.
 
-    The forms are a function, a class with `setup` and `step`, a trainer of Ray Train, and an Optuna objective. Raise
+    Training code is a function, a class with `setup` and `step`, a trainer of Ray Train, or an Optuna objective. Raise
     EntrypointError for anything else.
     """
     if is_objective(trainable):
@@ -31,7 +31,7 @@ def as_function(trainable: Any) -> TrainFunction:
     if isinstance(trainable, type):
         if not is_class_form(trainable):
             raise EntrypointError(
-                f"the class {trainable.__name__} has no methods setup(config) and step(), which a class to be tuned needs",
+                f"the class {trainable.__name__} cannot be tuned: it needs the methods setup(config) and step()",
                 "/trainable",
             )
         return ClassForm(trainable)
@@ -55,20 +55,20 @@ _INSTEAD_OF = {
 
 
 def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
-    """Tell an objective the names under which its values are reported. Return any other function unchanged."""
+    """Return an Optuna objective with the names under which its values are reported, or any other function unchanged."""
     if not metrics or getattr(function, "metrics", None) != ():
         return function
     return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Return whether this is a trainer of Ray Train. Its public attributes decide."""
+    """Return whether this object is a trainer of Ray Train, judged by its public attributes."""
     names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
     return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
 
 
 def is_objective(function: Any) -> bool:
-    """Return whether the function's first argument is a trial of Optuna. Its name or its annotation decides."""
+    """Return whether the function's first argument is an Optuna trial, judged by the argument's name or annotation."""
     if isinstance(function, Parameterized):
         return is_objective(function.trainable)
     if isinstance(function, type) or not callable(function) or type(function).__module__.startswith("tuner.trials."):

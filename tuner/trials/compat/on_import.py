@@ -1,4 +1,4 @@
-"""Run code once some other code has imported a module. This does not import the module itself."""
+"""Run code as soon as other code has imported a certain module, without importing that module here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Hook(MetaPathFinder, Loader):
 def on_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Call `action` once this top-level module has been imported (immediately, if it already is).
 
-    Return a function that cancels this.
+    Return a function that cancels the call.
     """
     if name in sys.modules:
         action()

@@ -1,7 +1,8 @@
 """Run Optuna's objectives as training functions. `objective(trial)` runs unchanged, on one rank or on several ranks.
 
 The driver chooses the values of `trial.suggest_*`, which are the same on every rank. `trial.report` makes a report,
-`should_prune` returns the scheduler's decision at that report, and the return value of the objective is the last report.
+`should_prune` returns True if the scheduler stopped the trial at that report, and the objective's return value is the last
+report.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective as a function of the configuration. If there is a search space, the configuration has its parameters.
+    """An Optuna objective, as a training function. If there is a search space, the configuration has its parameters.
 
     metrics: the names under which the objective's values are reported, in order.
     """
@@ -51,7 +52,7 @@ class Objective:
     def __call__(self, config: Mapping[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.__name__} runs inside a trial: pass it to tuner.run")
+            raise session.OutsideTrial(f"{self.__name__} works only inside a trial: pass it to tuner.run")
         trial = Trial(here, config, self.metrics)
         cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
         try:
@@ -83,7 +84,7 @@ DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
 
 
 def _one_for_all_ranks() -> None:
-    """Make `TorchDistributedTrial(trial)` return our trial unchanged, because all ranks already have it."""
+    """Make `TorchDistributedTrial(trial)` return a trial of `tuner` unchanged, because it already works on all ranks."""
     wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
 
     def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +94,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """Replaces Optuna's storage. Attributes that Optuna's helpers set are stored with our trial."""
+    """Replaces Optuna's storage. Attributes that Optuna's helpers set are stored with the trial of `tuner`."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -111,7 +112,7 @@ class _Attributes:
 
 
 class Trial(optuna.trial.Trial):
-    """The `trial` of an objective. It derives from Optuna's class only for isinstance checks."""
+    """The trial that an Optuna objective gets. It derives from Optuna's class only to pass isinstance checks."""
 
     def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
         self._trial_id = here.context.trial_number
@@ -163,10 +164,10 @@ class Trial(optuna.trial.Trial):
         return self._params[name]
 
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
-        """Report the value of a step.
+        """Report the objective's value at a step.
 
-        If the trial must stop, `should_prune` returns True from then on, and the next report ends the objective.
-        `checkpoint` has the same meaning as in `tuner.report`; Optuna has no such argument.
+        If the trial must stop, `should_prune` returns True after this call, and the next report ends the objective.
+        `checkpoint` has the same meaning as in `tuner.report`; Optuna's own method does not have this argument.
         """
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")

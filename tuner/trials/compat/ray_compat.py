@@ -1,15 +1,16 @@
-"""Make the functions of Ray Train and Ray Tune work inside our trials.
+"""Make the functions of Ray Train and Ray Tune work inside the trials of `tuner`.
 
 Two module-level variables of Ray hold the objects that `ray.train.report`, `ray.tune.report`, `get_checkpoint`,
-`get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first variable holds the session. Ray Tune uses
-it, and so does Ray Train if its second version is switched off. The second variable holds the functions of Ray Train,
-and Ray has a setter for it. This module sets both variables to objects that pass all calls on to the trial's `Session`.
+`get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first variable holds a session object. Ray Tune
+uses it, and so does Ray Train if version 2 of Ray Train is switched off. The second variable holds the functions of Ray
+Train, and Ray has a setter for it. This module sets both variables to objects that pass all calls on to the trial's
+`Session`.
 
-It also replaces two methods. A trainer's `fit` then runs the training function on the existing ranks, and the
-constructor of the callback that reports from a trainer to Ray Tune then does nothing. This module imports no module of
-Ray for that: it makes each replacement when user code has imported the Ray module.
+This module also replaces two methods. A trainer's `fit` then runs the training function on the existing ranks, and the
+constructor of the callback that reports from a trainer to Ray Tune then does nothing. Each replacement is made when user
+code has imported the Ray module in question; this module does not import it.
 
-Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. Each of the two has a function `missing`
+Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. Each of them has a function `missing`
 that checks these names against the installed Ray. The private attributes of Ray's schedulers and stoppers are read only
 in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests check all of these names.
 """
@@ -50,7 +51,7 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""The private names of Ray's modules that are used here. `missing` lists the names that the installed Ray does not have."""
+"""The private names of Ray that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
@@ -60,11 +61,11 @@ TUNE_RESOURCES = "_resources"
 
 
 class NotHere(TunerError, RuntimeError):
-    """User code asked Ray for something that our trials cannot provide."""
+    """User code called a function of Ray that does not work in a trial of `tuner`."""
 
 
 class Finished(BaseException):
-    """Ends the training function as if it had returned. In Ray, a report with ``done=True`` has this effect."""
+    """Ends the training function as if it had returned. In Ray Tune, a report with ``done=True`` has this effect."""
 
 
 def missing() -> list[str]:
@@ -81,9 +82,9 @@ def missing() -> list[str]:
 
 
 def this_machine() -> dict[str, float] | None:
-    """Return the CPUs and GPUs that Ray would detect on this machine, by its own rules.
+    """Return the numbers of CPUs and GPUs that Ray would detect on this machine.
 
-    Return None if this version of Ray cannot tell.
+    Return None if the installed version of Ray does not have the class that detects them.
     """
     try:
         found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
@@ -116,7 +117,7 @@ def _missing_of_tune() -> list[str]:
 
 
 def install(session: Session) -> Callable[[], None]:
-    """Connect Ray's functions in this process to this session. Return a function that undoes this."""
+    """Make Ray's functions in this process use this session. Return a function that undoes the change."""
     trial = Trial(session)
 
     def tune() -> None:
@@ -153,7 +154,10 @@ def install(session: Session) -> Callable[[], None]:
 
 
 def _load_lazily() -> None:
-    """Import `ray.train.torch` and similar modules when they are first used, because Ray's own workers always import them."""
+    """Import `ray.train.torch` and similar modules when they are first used.
+
+    Ray's own workers import these modules at their start, so user code may use them without importing them.
+    """
     package = sys.modules["ray.train"]
 
     def get(name: str) -> Any:
@@ -173,7 +177,7 @@ def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], N
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
-    """Run the training function of a trainer on the trial's own ranks. This function replaces `trainer.fit()`.
+    """Run the training function of a trainer on the ranks of this trial, in place of `trainer.fit()`.
 
     Return a `ray.train.Result`. Its `checkpoint` is None, because reported checkpoints belong to the trial. Raise
     NotHere if the trainer asks for a different number of workers, or for GPUs that the trial does not have.
@@ -197,7 +201,7 @@ def _fit(trainer: Any, trial: Trial) -> Any:
 
 
 class Trial:
-    """The functions of a trial that both replacements need: `TuneSession` and `TrainFunctions`."""
+    """Gives `TuneSession` and `TrainFunctions`, which replace parts of Ray, access to the trial."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -208,11 +212,11 @@ class Trial:
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self.newest = dict(metrics)
         self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
-        if metrics.get("done") is True:  # a trial of Ray ends itself in this way
+        if metrics.get("done") is True:  # in Ray Tune, a trial ends when it reports this
             raise Finished
 
     def checkpoint(self) -> Any:
-        """Return the checkpoint as a `ray.tune.Checkpoint`, which is also a `ray.train.Checkpoint`."""
+        """Return the checkpoint to continue from, as a `ray.tune.Checkpoint`, or None if the trial starts without one."""
         own = self.session.checkpoint
         if own is None:
             return None
@@ -227,7 +231,7 @@ class Trial:
         return self.context.trial_dir or os.getcwd()
 
     def resources(self) -> Any:
-        """Return the bundles of this worker group, as Ray Tune writes them."""
+        """Return the resources of this worker group as a `PlacementGroupFactory`, the type that Ray Tune uses."""
         import ray
         from ray.tune import PlacementGroupFactory
 
@@ -235,14 +239,14 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out metrics that are not numbers, and print the name of each once. Ray accepts such metrics."""
+        """Return the metrics that are numbers. Ray also accepts other values; their names are printed once."""
         return numbers(metrics, self._told, self.session.objective)
 
 
 def _copy(checkpoint: Any) -> str:
-    """Copy the files of a checkpoint to a new directory, and return its path.
+    """Copy the files of a checkpoint to a new directory, and return the new directory's path.
 
-    Ray does not move the user's directory, and several ranks may share it.
+    The user's directory is not moved, because Ray does not move it either, and several ranks may share it.
     """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint.to_directory()
@@ -257,7 +261,7 @@ def _copy(checkpoint: Any) -> str:
 class TuneSession:
     """Replaces Ray Tune's session.
 
-    The world rank is always a number, because `ray.train.report` raises an error if it is None.
+    `world_rank` is always a number, because `ray.train.report` raises an error if it is None.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -297,7 +301,7 @@ class TuneSession:
         self._state[key] = value
 
     def __getattr__(self, name: str) -> Any:
-        raise NotHere(f"Ray asks its session for {name!r}, which a trial of tuner does not have")
+        raise NotHere(f"Ray uses the attribute {name!r} of its session, which does not exist in a trial of tuner")
 
 
 class TrainFunctions:
@@ -319,7 +323,7 @@ class TrainFunctions:
     ) -> None:
         """Report metrics and a checkpoint.
 
-        Options for uploading are ignored, because our upload runs in the background and chooses its own directories.
+        The options for uploads are ignored, because `tuner` uploads in the background, to directories that it chooses.
         """
         if validation:
             raise NotHere("ray.train.report(validation=...) needs Ray's own controller; report the value yourself")
@@ -345,7 +349,7 @@ class TrainFunctions:
         return self._context
 
     def get_preemption_info(self) -> None:
-        """Return None, because ranks get no warning of a preemption. The driver restarts the group afterwards."""
+        """Return None: ranks are not warned of a preemption. The driver restarts the worker group after a preemption."""
 
     def is_distributed(self) -> bool:
         return True
@@ -362,7 +366,7 @@ class TrainFunctions:
         return values[0]
 
     def __getattr__(self, name: str) -> Any:
-        raise NotHere(f"ray.train asks for {name!r}, which a trial of tuner does not have")
+        raise NotHere(f"ray.train uses {name!r}, which a trial of tuner does not have")
 
 
 class TrainContext:
@@ -421,7 +425,7 @@ def _torch_distributed(name: str) -> Any:
 
 
 class RayTrainable:
-    """Runs a `ray.tune.Trainable` in a trial. The Trainable's own `train` calls its `step` and counts the calls.
+    """Runs a `ray.tune.Trainable` in a trial. The Trainable's method `train` calls its `step` and counts the calls.
 
     Each segment creates a new object, whose `setup` gets the current configuration. Then `load_checkpoint` is called if
     the segment has a checkpoint. `reset_config` is never called, because objects are not reused.
@@ -473,7 +477,7 @@ _COUNTS = "_trainable_counts.json"
 
 
 def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
-    """Prepare the class as Ray Tune would, with the directory and the names of the trial."""
+    """Return a subclass of the Trainable with the directory, the names and the resources of the trial."""
 
     def setup(self: Any, config: dict[str, Any]) -> None:
         cls.setup(self, config, **objects)
@@ -494,9 +498,9 @@ def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return the trainable that `ray.tune.with_parameters` wrapped, and its objects.
+    """Return the trainable that was given to `ray.tune.with_parameters`, and the objects that were given with it.
 
-    Return None if `trainable` was not wrapped by it.
+    Return None if `trainable` does not come from `ray.tune.with_parameters`.
     """
     layers = trainable.__mro__ if isinstance(trainable, type) else (trainable,)
     for at, layer in enumerate(layers):
@@ -504,7 +508,7 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
         if getattr(method, "__module__", None) != TUNE_WRAPPERS or not getattr(method, "__closure__", None):
             continue
         inside = inspect.getclosurevars(method).nonlocals
-        if inside.keys() == {"trainable"}:  # `with_resources` wraps a bound method in such a function
+        if inside.keys() == {"trainable"}:  # `with_resources` wraps a bound method in a function with this variable
             continue
         try:
             registry, prefix = inside["parameter_registry"], inside["prefix"]
@@ -518,9 +522,9 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
 
 
 def without_resources(trainable: Any) -> tuple[Any, Any]:
-    """Return the trainable, and the resources that `ray.tune.with_resources` or the class itself requests.
+    """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
-    The resources are None if none are requested.
+    A class may also request resources itself. The resources are None if none are requested.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

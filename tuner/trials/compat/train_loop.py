@@ -17,7 +17,7 @@ LOOP_CONFIG = "train_loop_config"
 class TrainLoop:
     """The training loop of a Ray trainer.
 
-    The values of the search take precedence over the trainer's own `train_loop_config`.
+    The loop gets the trainer's `train_loop_config`, in which the values that the search chose replace the trainer's own.
     """
 
     loop: Callable[..., Any]
@@ -29,7 +29,7 @@ class TrainLoop:
     def of(cls, trainer: Any) -> TrainLoop:
         """Return the training loop of a trainer.
 
-        Raise SpecError for a trainer of a framework other than PyTorch, whose backend is not set up here.
+        Raise SpecError if the trainer is for a framework other than PyTorch, because no other backend is set up in trials.
         """
         backend = type(trainer.backend_config).__name__
         if backend not in ("TorchConfig", "BackendConfig"):
@@ -62,7 +62,7 @@ class TrainLoop:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two configurations, including nested dicts, as Ray Tune does."""
+    """Merge two configurations and their nested dicts, as Ray Tune does. Values of `over` replace those of `under`."""
     out = dict(under)
     for name, value in over.items():
         mine = out.get(name)

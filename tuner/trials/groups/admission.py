@@ -1,12 +1,12 @@
 """Decide which segment gets a worker group next, and which running segments should make room for other segments.
 
-`fair_share` has the rule. This module applies it to the segments that wait and the groups that hold resources. It does
-not call Ray, wait or start anything: the pool carries out the decisions.
+The rule is in `fair_share`. This module applies the rule to the segments that wait and the groups that hold resources.
+It does not call Ray, wait or start anything: the pool carries out the decisions.
 
-A segment first waits in the queue of its experiment. Once it is *admitted*, it may use a warm group or ask Ray for a new
-one. Only groups that seem to fit are admitted, so that they do not block each other in Ray. If other programs use the
-cluster too, a placement group may still have to wait in Ray. Such a group is *pending*. Resources are reserved for it
-only after it has waited for a long time.
+A segment first waits in the queue of its experiment. Once the segment is *admitted*, it may use a warm group or ask Ray
+for a new group. A segment is admitted only if its group seems to fit, so that groups do not block each other in Ray. If
+other programs use the cluster too, Ray may still be unable to place the group. Such a group is *pending*. Resources are
+reserved for a pending group only after it has waited for a long time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tuner.trials.messages.launch import Launch
 RESERVE_AFTER_S = 30.0
 """Seconds that a group waits before free resources are reserved for it."""
 SLICE_S = 5.0
-"""Seconds for which an experiment may keep using a warm group while other experiments wait, since processes start slowly."""
+"""Seconds for which an experiment may reuse a warm group while other experiments wait, since processes start slowly."""
 PREEMPT_AFTER_S = 20.0
 """The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
-_YIELD_AGAIN_S = 5.0  # if a group has not begun to end after this many seconds, it is asked again to make room
+_YIELD_AGAIN_S = 5.0  # seconds until a group that was asked to make room, and has not begun to end, is asked again
 _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 
@@ -40,13 +40,13 @@ class Standing:
 
 
 def ordinary(experiment: str) -> Standing:
-    """Return the default standing of an experiment."""
+    """Return the same default standing for every experiment."""
     return Standing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGroup:
-    """A group that holds resources. segment_id: its segment. nodes: one for each worker."""
+    """A group that holds resources. segment_id: the segment it runs. nodes: the node of each worker."""
 
     experiment: str
     trial: str
@@ -58,7 +58,7 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """A group that waits. Lists of waiting groups are in the order of the queue. `reason` says why the group waits."""
+    """A group that waits for resources. reason: why it waits, in words."""
 
     experiment: str
     trial: str
@@ -67,13 +67,13 @@ class WaitingGroup:
     bundle: Mapping[str, float]
     since: float  # monotonic
     priority: int
-    reserved: bool  # whether the free resources on its nodes are reserved for it
+    reserved: bool  # whether free resources on the nodes that it will use are reserved for it
     reason: str
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A segment that waits for its group."""
+    """A segment that waits for a worker group."""
 
     launch: Launch
     since: float
@@ -82,8 +82,8 @@ class Waiter:
     key: Key = field(init=False)
     gang: Gang = field(init=False)
     admitted_at: float | None = None
-    at: tuple[str, ...] = ()  # the nodes on which its group should fit
-    placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once its placement group is ready
+    at: tuple[str, ...] = ()  # the nodes on which the group should fit
+    placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once the group's placement group is ready
 
     def __post_init__(self) -> None:
         self.key, self.gang = group_key(self.launch), Gang.of(self.launch.scaling)
@@ -95,23 +95,23 @@ class Waiter:
 
     @property
     def reuses(self) -> bool:
-        """Return whether the segment may reuse the processes of an earlier trial."""
+        """Return whether the segment may run in the processes of an earlier trial."""
         return self.launch.scaling.reuse_workers
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has not placed the group although the group should fit."""
+        """Return whether the segment was admitted some time ago, but Ray has not placed its group yet."""
         return self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
 
 
 class Admission:
-    """The segments that wait for a group, the groups that hold resources, and the shares of their experiments.
+    """The segments that wait for a group, the groups that hold resources, and the share of each experiment.
 
     Args:
-        autoscaling: the cluster may still grow, so a group is admitted even if it does not fit.
+        autoscaling: True if the cluster can grow, so that a segment is admitted even if its group does not fit yet.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
-        standing: returns the priority and the weight of an experiment.
+        standing: a function that returns the priority and the weight of an experiment.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Admission:
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._standing = standing
         self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
-        self.admitted: dict[Waiter, None] = {}  # segments that have had their turn, and wait for their processes
+        self.admitted: dict[Waiter, None] = {}  # segments that asked Ray for a group, and wait for its processes
         self.launches: dict[Group, Launch] = {}  # the launch that uses each group
         self._yielding: dict[Group, float] = {}  # groups that were asked to make room -> when
         self._shares = Shares()
@@ -135,27 +135,30 @@ class Admission:
 
     @property
     def queued(self) -> bool:
-        """Return whether any segment waits for its turn."""
+        """Return whether any segment is in a queue."""
         return bool(self._queues)
 
     def enqueue(self, waiter: Waiter) -> None:
-        """Let a segment wait for its turn."""
+        """Add a segment to the queue of its experiment."""
         self._queues.setdefault(waiter.experiment, deque()).append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a segment that has its group or has given up."""
+        """Remove a segment that no longer waits, because it has a group or was cancelled."""
         self._leave_queue(waiter)
         self.admitted.pop(waiter, None)
         self._shares.release(waiter, time.monotonic())
 
     def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
-        """Return the next waiter, and the nodes for its group. If the waiter is pending, it has already been admitted.
+        """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
+
+        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, an idle
+        group is free for it.
 
         idle: idle groups, newest first.
         """
         heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
         for waiter in heads.values():
-            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that it fits may join
+            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
                 return waiter, ()
         stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
         for waiter in stuck:  # a pending group holds nothing yet
@@ -163,7 +166,7 @@ class Admission:
         for waiter in self.admitted:
             if (
                 waiter.placed.is_set() and waiter not in self._shares.holdings
-            ):  # Ray has placed it after all, so it holds resources
+            ):  # Ray has placed the group after all, so it holds resources
                 self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
         first = {waiter.experiment: waiter for waiter in reversed(stuck)}
@@ -178,17 +181,17 @@ class Admission:
         return (first if claim.pending else heads)[claim.experiment], at
 
     def admit(self, waiter: Waiter, at: tuple[str, ...], now: float) -> None:
-        """Record that a segment was admitted, and the nodes on which its group should fit."""
+        """Record that a segment has been admitted. at: the nodes on which its group should fit."""
         self._leave_queue(waiter)
         waiter.admitted_at, waiter.at = now, at
 
     def ask_ray(self, waiter: Waiter, now: float) -> None:
-        """Record that an admitted segment has no warm group and asks Ray for a new one."""
+        """Record that an admitted segment found no warm group, so that it asks Ray for a new group."""
         self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         self.admitted[waiter] = None
 
     def any_pending(self, now: float) -> bool:
-        """Return whether any group is pending."""
+        """Return whether any admitted segment has waited for some time because Ray has not placed its group."""
         return any(waiter.pending(now) for waiter in self.admitted)
 
     def why(self, waiter: Waiter) -> str:
@@ -221,7 +224,7 @@ class Admission:
         )
 
     def _reserving(self, waiter: Waiter) -> Waiter | None:
-        """Return the waiter whose reservation blocks this one, or None."""
+        """Return the waiter whose reservation keeps `waiter` from resources that are free; None if there is none."""
         if self._shares.room.place(waiter.gang) is None:
             return None
         now = time.monotonic()
@@ -231,7 +234,7 @@ class Admission:
     # Groups in use
 
     def give(self, group: Group, waiter: Waiter) -> None:
-        """Record that a segment uses a group from now on."""
+        """Record that a segment that waited uses this group from now on."""
         now = time.monotonic()
         if group.experiment != waiter.experiment:
             group.experiment, group.turn_began = waiter.experiment, now
@@ -244,20 +247,20 @@ class Admission:
         self.launches[group], group.held_since = launch, time.monotonic()
 
     def finish(self, group: Group) -> None:
-        """Record that the segment of a group has ended. The experiment holds the group's resources until `free` is called."""
+        """Record that a group's segment has ended. Its experiment still holds the group's resources until `free` is called."""
         self.launches.pop(group, None)
         self._yielding.pop(group, None)
 
     def free(self, group: Group) -> None:
-        """Record that the experiment of a group no longer holds its resources."""
+        """Record that an experiment no longer holds the resources of a group."""
         self._shares.release(group, time.monotonic())
 
     def keeps_turn(self, group: Group) -> bool:
-        """Return whether the experiment that has just used the group may use it again, if it asks soon.
+        """Return whether a group should be kept for the experiment that has just used it.
 
-        The experiment may use it again if all waiting experiments have a lower priority. If the highest priority among
-        them is the same, the experiment may use it for `SLICE_S` seconds, provided that the waiting experiments need
-        groups of another kind.
+        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them is
+        equal, the group should be kept only until `SLICE_S` seconds after the experiment first got it, and only if all
+        waiting experiments need groups of another kind.
         """
         heads = [queue[0] for queue in self._queues.values()]
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
@@ -269,11 +272,12 @@ class Admission:
         return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end, each with the experiment that gets the resources and that one's priority.
+        """Return the segments that should end: (segment, the experiment that gets the resources, its priority).
 
-        may_end: returns whether a segment can end without losing work and is not ending yet. A returned segment counts
-            as ending. It may continue nevertheless, for example because a user has resumed its experiment. If it can end
-            after `_YIELD_AGAIN_S`, it is returned again.
+        A returned segment counts as ending. It may continue nevertheless, for example because a user has resumed its
+        experiment. If it still runs after `_YIELD_AGAIN_S` seconds and can end, a later call may return it again.
+
+        may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
         now = time.monotonic()
         heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
@@ -289,7 +293,7 @@ class Admission:
         return [(one.name, claim.experiment, claim.priority) for one in chosen]
 
     def _could_end(self, may_end: Callable[[str], bool], now: float) -> Iterator[Running]:
-        """Yield the groups that can be ended without losing work, and those that are ending already."""
+        """Yield groups that have run long enough and can end without losing work, and groups that are already ending."""
         for group, launch in self.launches.items():
             holding = self._shares.holdings.get(group)
             asked_at = self._yielding.get(group)
@@ -320,11 +324,11 @@ class Admission:
         return bool(self._shares.room.total)
 
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
-        """Set the resources of the live nodes, and how much of them other programs use."""
+        """Set the resources of each live node, and the resources that other programs use in the whole cluster."""
         self._shares.set_nodes(nodes, elsewhere)
 
     def forget(self, experiment: str) -> None:
-        """Forget the usage of an experiment that has ended."""
+        """Forget the past usage of an experiment that has ended."""
         self._shares.forget(experiment)
 
     def share(self, experiment: str) -> float:
@@ -381,12 +385,12 @@ class Admission:
 def used_elsewhere(
     nodes: Mapping[str, Mapping[str, float]], free: Mapping[str, float], ours: Iterable[Key]
 ) -> dict[str, float]:
-    """Return the CPUs and GPUs that other programs use.
+    """Return the numbers of CPUs and GPUs that programs other than `tuner` use.
 
     Args:
         nodes: the resources of each node.
         free: the free resources of all nodes together.
-        ours: the keys of our groups that hold resources.
+        ours: the keys of those groups of `tuner` that hold resources.
     """
     used: dict[str, float] = {}
     for resources in nodes.values():

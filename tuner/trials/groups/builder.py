@@ -37,11 +37,11 @@ class GroupBuilder:
 
     Args:
         driver: the actor to which ranks report.
-        name: the prefix of placement groups' names, {name}/{number}. It shows who owns them.
-        autoscaling: the cluster may still grow, so a group that does not fit yet waits instead of being refused.
+        name: the owner's name. Placement groups are named {name}/{number}.
+        autoscaling: True if the cluster can grow, so that a group that does not fit waits instead of being refused.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        idle: returns an idle group that may be ended to make room for a new one, or None.
+        idle: a function that returns an idle group that may be ended to make room for a new group, or None.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class GroupBuilder:
         self._report_address, self._log_limit = report_address, log_limit
         self._take_idle = idle
         self._numbers = itertools.count(1)
-        # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
+        # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
         self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
-        """The number of groups that are being ended. Ray may still count their resources as used."""
+        """The number of groups that are being ended, whose resources Ray may still count as used."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         """Build a new group. If that fails or is cancelled, end everything that was started.
@@ -74,7 +74,7 @@ class GroupBuilder:
             launch: the launch that needs the group.
             key: the kind of the group.
             waiting: called with the reason, in words, if the group is not placed within about `PATIENCE_S` seconds.
-            placed: set once the group has its resources and only its processes have to start.
+            placed: an event that this method sets once the group has its resources and only its processes have to start.
         """
         group = await self._reserve(launch, key)
         hellos: asyncio.Future[list[Any]] | None = None
@@ -96,15 +96,15 @@ class GroupBuilder:
             group.actors = [group.actors[index] for index in order]
             return group
         except BaseException:
-            if hellos is not None:  # its actors are about to be ended: ignore their errors
+            if hellos is not None:  # the actors are about to be ended: ignore their errors
                 hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
             self.end_soon(group)
             raise
 
     async def check(self, launch: Launch) -> None:
-        """Check that the cluster could hold the group if it were empty.
+        """Check that the group of a launch would fit if nothing else ran on the cluster.
 
-        If a group of this kind was placed before, it is always accepted, because a lost node may come back.
+        If a group with the same resources was placed before, the check is left out, because a lost node may come back.
 
         Raises:
             PlacementError: the cluster can never hold the group.
@@ -119,26 +119,26 @@ class GroupBuilder:
         return task
 
     def track(self, task: asyncio.Future[Any]) -> None:
-        """Make `settle` wait for a task."""
+        """Keep a task that runs in the background, so that `settle` waits for it."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def settle(self) -> None:
-        """Wait until the groups that are being ended are gone."""
+        """Wait until all groups that are being ended have ended."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def close(self) -> None:
-        """Wait until the groups that are being ended are gone, and end the threads."""
+        """Wait until all groups that are being ended have ended, and shut down the threads of this builder."""
         await self.settle()
         self._threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a blocking function in a thread."""
+        """Run a blocking function in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a node of the cluster."""
+        """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         if node == self._node:
             return await self.blocking(function, *args)
         return await on_node(node, function, *args)
@@ -146,7 +146,7 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the group would not fit on the empty cluster; None if it would fit, or if the cluster may grow."""
+        """Return why the group would not fit on the empty cluster; None if it would fit or the cluster can grow."""
         found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
         return found
 
@@ -168,7 +168,7 @@ class GroupBuilder:
             )
 
     async def _reserve(self, launch: Launch, key: Key) -> Group:
-        """Request a placement group. If this call is cancelled, release the placement group again."""
+        """Request a placement group, and return a group with it. If this call is cancelled, release the placement group."""
         scaling = launch.scaling
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
@@ -186,9 +186,10 @@ class GroupBuilder:
     async def _until_placed(
         self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
     ) -> None:
-        """Wait until the placement group is ready. End idle groups to make room for it.
+        """Wait until the placement group is ready, and end idle groups to make room for it.
 
-        Raise NoRoom if it is not ready in time.
+        Raise NoRoom if it is not ready within the launch's `placement_timeout_s`, or PlacementError if the cluster has
+        become too small for it.
         """
         limit = launch.limits.placement_timeout_s
         begun = time.monotonic()
@@ -217,7 +218,7 @@ class GroupBuilder:
     # Ending
 
     async def _end(self, group: Group) -> None:
-        """Kill the processes, remove the placement group, and make sure that both are gone."""
+        """Kill a group's processes, remove its placement group, and wait until the processes have ended."""
         self.ending += 1
         try:
             for actor in group.actors:
@@ -230,7 +231,7 @@ class GroupBuilder:
             self.ending -= 1
 
     async def _reap(self, group: Group) -> None:
-        """Make sure on every node that the processes of a group have ended."""
+        """End the processes of a group that still run, on each of its nodes."""
         by_node: dict[str, list[int]] = {}
         for worker in group.workers:
             by_node.setdefault(worker.node, []).append(worker.pid)
@@ -245,10 +246,10 @@ class GroupBuilder:
 
 
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
-    """Return the error for workers that did not start.
+    """Return the PlacementError for workers that did not start. It is a LostAtStart if another attempt may succeed.
 
-    A failed runtime_env or constructor would fail again. After the loss of a process or a node, another attempt may
-    succeed.
+    Another attempt may succeed after the loss of a process or a node. A `runtime_env` or a constructor that failed would
+    fail again.
     """
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):

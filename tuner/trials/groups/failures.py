@@ -1,4 +1,4 @@
-"""Derive the cause and the message of a failure from the errors of Ray and of the ranks."""
+"""Find the cause and the message of a segment's failure in the errors of Ray and of the ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "dri
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The traces that a dead rank has left on its node."""
+    """Evidence about a dead rank, collected on its node: the end of its log and the node's count of OOM kills."""
 
     log_tail: str = ""
     oom_kills: int = 0  # the number of OOM kills on the node so far
@@ -36,7 +36,7 @@ class Findings:
 
 
 def from_error(error: RankError, place: Placed) -> Failure:
-    """Return the failure of a rank that raised an exception or reported a failure."""
+    """Return the failure of a rank whose process is alive and has described its error."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
     kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
     return Failure(
@@ -54,9 +54,9 @@ def from_error(error: RankError, place: Placed) -> Failure:
 def uneven(results: Mapping[int, RankResult]) -> str:
     """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
-    All ranks that follow a verdict leave at the same report. So if training code reports equally often on all ranks,
-    their counts are equal whenever a segment ends. If rank 0's only report is the return value of its function, the
-    other ranks can return nothing.
+    A verdict ends the training of all ranks at the same report. So if training code reports equally often on all ranks,
+    the ranks have equal counts whenever a segment ends. There is one exception: if rank 0's only report is the return
+    value of its function, other ranks may return nothing, and then have no report.
     """
     even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
     others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
@@ -64,7 +64,7 @@ def uneven(results: Mapping[int, RankResult]) -> str:
         return ""
     more = f" and {len(others) - _SHOWN} more ranks with other counts" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
-    made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
+    made = f"the ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report equally often"
 
 
@@ -72,9 +72,9 @@ _SHOWN = 8
 
 
 def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
-    """Return the failure of a rank whose process ended without an answer.
+    """Return the failure of a rank whose process ended without answering the driver.
 
-    The cause is found from Ray's error and from the process's log.
+    The cause is derived from `error`, which comes from Ray or the local executor, and from what was found on the node.
     """
     kind, cause, message = _why(str(error), error, oom_kills_before, found)
     return Failure(
@@ -90,7 +90,7 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
 
 
 def _last_words(place: Placed, message: str, found: Findings) -> str:
-    """Return a text that replaces the traceback of a process that died without a traceback."""
+    """Return the text to show in place of a traceback for a process that died without raising an exception."""
     lines = found.log_tail.splitlines()[-_LAST_LINES:]
     silent = "it printed nothing" if found.node_alive else "its log cannot be read"
     said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
@@ -106,7 +106,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
-    if type(error).__name__ == "ActorUnavailableError":  # the rest of Ray's text may be about any process
+    if type(error).__name__ == "ActorUnavailableError":  # the text of this error may name other processes
         return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer was lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
@@ -122,7 +122,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return (
             "user",
             "oom",
-            "killed by the kernel because memory ran out (SIGKILL, and the count of such kills went up)",
+            "killed by the kernel because memory ran out (SIGKILL, and the kernel's count of OOM kills went up)",
         )
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"

@@ -1,4 +1,4 @@
-"""Decide which experiment gets the next worker group of a shared cluster. Pure: no clock, no Ray.
+"""Decide which experiment gets the next worker group of a shared cluster. This module uses neither a clock nor Ray.
 
 The rule is dominant resource fairness with decaying usage:
 
@@ -7,17 +7,17 @@ The rule is dominant resource fairness with decaying usage:
 - Its *usage* is its recent average dominant share. The average decays with a half-life, like the usage in Slurm's
   multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
   an experiment that was idle for a long time does not accumulate unlimited credit.
-- Its *level* is its expected usage when its current groups end, divided by its weight. The current groups are expected
-  to run as long as its earlier groups. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the
-  same way.
+- Its *level* is the usage that it is expected to have when its current groups end, divided by its weight. These groups
+  are expected to run as long as the experiment's earlier groups. Start-time fair queueing and DRFQ (Ghodsi et al.,
+  SIGCOMM 2012) look ahead in the same way.
 - Waiting experiments are served in the order of their priority, highest first. At equal priority, the experiment with
   the lowest level is served first.
-- A group is placed as a whole or not at all. A group that does not fit is skipped until it has waited for
+- The workers of a group are placed together or not at all. A group that does not fit is skipped until it has waited for
   `reserve_after_s`. From then on it has a reservation: free resources on the nodes that it will use are kept for it.
 - An experiment that holds nothing and has waited for `STARVED_S` gets one group before all other experiments, regardless
   of priorities.
 
-`docs/sharing.md` explains this to users.
+`docs/sharing.md` explains the rule to users.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ STARVED_S = 600.0
 """Seconds after which a waiting experiment that holds no group is served before experiments of higher priority."""
 
 EQUAL_AFTER_S = 60.0
-"""Seconds after which a waiting experiment that holds no group preempts one of equal priority with a larger share."""
+"""Seconds after which a waiting experiment without a group preempts an experiment of equal priority with a larger share."""
 
-_SHORT_S = 1.0  # shorter groups count as if they took this long
+_SHORT_S = 1.0  # seconds that a group is expected to run, at least
 
 _TINY = 1e-9
 
@@ -45,7 +45,7 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The resources of one worker group. bundle: the resources of each worker, sorted by name."""
+    """The resources that one worker group needs. bundle: (resource, amount) for each worker, sorted by resource."""
 
     bundle: tuple[tuple[str, float], ...]
     workers: int = 1
@@ -62,10 +62,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim to resources. It belongs to the group that has waited longest in its experiment.
+    """An experiment's request for a worker group.
 
-    since: when the group was requested. pending: the claim was granted, but Ray has not placed the group yet, because
-        something else uses the cluster.
+    since: when the group was requested. pending: True if the claim was granted, but Ray has not placed the group yet,
+        because another program uses the cluster.
     """
 
     experiment: str
@@ -77,7 +77,10 @@ class Claim:
 
 
 class Room:
-    """The free and the total resources of each node. elsewhere: the resources that other programs use, on unknown nodes."""
+    """The free and the total resources of each node.
+
+    elsewhere: the resources that other programs use. It is not known on which nodes.
+    """
 
     def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
         self.total = {node: dict(resources) for node, resources in nodes.items()}
@@ -85,7 +88,7 @@ class Room:
         self.elsewhere = dict(elsewhere or {})
 
     def copy(self) -> Room:
-        """Return an independent copy."""
+        """Return a copy whose free resources can be changed independently."""
         other = Room({}, self.elsewhere)
         other.total = self.total
         other.free = {node: dict(resources) for node, resources in self.free.items()}
@@ -108,7 +111,7 @@ class Room:
         return _placed(gang, self.free)
 
     def holds(self, gang: Gang) -> bool:
-        """Return whether the gang would fit on the empty cluster."""
+        """Return whether the gang would fit if all resources of the cluster were free."""
         return _placed(gang, self.total) is not None
 
     def fits_at(self, gang: Gang, nodes: Sequence[str]) -> bool:
@@ -120,7 +123,10 @@ class Room:
         return True
 
     def take(self, gang: Gang, nodes: Iterable[str], times: int = 1) -> None:
-        """Subtract the resources of the gang on these nodes; with times=-1, add them back. Unknown nodes are ignored."""
+        """Subtract the gang's resources from the free resources of these nodes; with times=-1, add them back.
+
+        Unknown nodes are ignored.
+        """
         for node in nodes:
             free = self.free.get(node)
             if free is not None:
@@ -128,9 +134,10 @@ class Room:
                     free[name] = free.get(name, 0.0) - times * amount
 
     def reserve(self, gang: Gang) -> None:
-        """Reserve the free resources of the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
+        """Reserve free resources for a gang that does not fit now, on the nodes that it will get.
 
-        The gang will get the nodes whose free resources already fit the most workers.
+        The gang will get the nodes on which the most of its workers already fit. Do nothing if the gang would not fit on
+        an empty cluster either.
         """
         wanted = _placed(gang, self.total, self.free)
         for node in wanted or ():
@@ -143,9 +150,10 @@ class Room:
 def _placed(
     gang: Gang, room: Mapping[str, Resources], prefer: Mapping[str, Resources] | None = None
 ) -> tuple[str, ...] | None:
-    """Place the workers on nodes with these resources.
+    """Return a node for each worker of the gang, or None if the gang does not fit.
 
-    prefer: resources by node. A node is used earlier if more workers fit into these.
+    room: the resources of each node that the gang can use. prefer: resources of each node, by default those of `room`. A
+        node comes earlier if more workers fit into its preferred resources.
     """
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
@@ -154,7 +162,7 @@ def _placed(
         case "STRICT_PACK":
             enough = [node for node in nodes if counts[node] >= gang.workers]
             if prefer is None:
-                enough.reverse()  # the smallest node that is large enough
+                enough.reverse()  # take the smallest node that is large enough
             return (enough[0],) * gang.workers if enough else None
         case "STRICT_SPREAD":
             return tuple(nodes[: gang.workers]) if len(nodes) >= gang.workers else None
@@ -172,7 +180,7 @@ def _times(gang: Gang, resources: Resources) -> int:
 
 
 def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> Iterator[str]:
-    """Yield nodes round-robin, at most `workers`, and no node more often than its count."""
+    """Yield nodes round-robin, `workers` in all, each node at most as often as `counts` says."""
     for turn in range(workers):
         for node in nodes:
             if counts[node] > turn:
@@ -184,7 +192,7 @@ def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A group that could end to make room. name: its segment. ending: whether it has already been asked to end."""
+    """A running group that could end to make room. name: its segment. ending: whether it was already asked to end."""
 
     name: str
     experiment: str
@@ -197,7 +205,7 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return candidates that have to end to make room for the gang, and no more than necessary. Prefer early candidates.
+    """Return the candidates that must end to make room for the gang, and no others. Prefer early candidates.
 
     Return None if even all candidates together do not make enough room.
     """
@@ -224,12 +232,12 @@ class _Account:
     groups: int = 0
     used: float = 0.0  # the moving average of the share
     at: float = 0.0
-    mean_s: float | None = None  # moving average of the time that its groups were held
+    mean_s: float | None = None  # moving average of the seconds for which it held a group
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A group that holds resources. nodes: one for each worker."""
+    """A group that holds resources. nodes: the node of each worker."""
 
     experiment: str
     gang: Gang
@@ -238,7 +246,10 @@ class Holding:
 
 
 class Shares:
-    """The shares of all experiments, and the order in which they get groups. Times are arguments and must not decrease."""
+    """The shares of all experiments, and the order in which the experiments get groups.
+
+    The methods get the current time as an argument; it must not decrease from call to call.
+    """
 
     def __init__(self, half_life_s: float = HALF_LIFE_S, starved_s: float = STARVED_S) -> None:
         self._half_life_s, self._starved_s = half_life_s, starved_s
@@ -248,14 +259,14 @@ class Shares:
         self.holdings: dict[Hashable, Holding] = {}
 
     def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
-        """Set the resources of the live nodes, and how much of them other programs use."""
+        """Set the resources of each live node, and the resources that other programs use in the whole cluster."""
         self.room = Room(nodes, elsewhere)
         self._sums = self.room.sums()
         for holding in self.holdings.values():
             self.room.take(holding.gang, holding.nodes)
 
     def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
-        """Record that a group of an experiment holds resources on these nodes. `token` identifies it for `release`."""
+        """Record that a group of an experiment holds resources on these nodes. token: identifies the group in `release`."""
         self.holdings[token] = Holding(experiment, gang, tuple(nodes), now)
         self.room.take(gang, nodes)
         account = self._advance(experiment, now)
@@ -264,7 +275,7 @@ class Shares:
             account.held[name] = account.held.get(name, 0.0) + amount
 
     def release(self, token: Hashable, now: float) -> None:
-        """Undo `hold`. An unknown token is ignored."""
+        """Record that the group with this token holds no resources any more. Ignore an unknown token."""
         holding = self.holdings.pop(token, None)
         if holding is None:
             return
@@ -281,16 +292,16 @@ class Shares:
     def make_room(
         self, claims: Iterable[Claim], running: Collection[Running], now: float, *, after_s: float = EQUAL_AFTER_S
     ) -> tuple[Claim, list[Running]] | None:
-        """Return the first claim for which groups of other experiments should end, and these groups; None if there is none.
+        """Return a claim and the groups of other experiments that should end for it; None if no group should end.
 
         Groups of a lower priority end for a claim of a higher priority. At equal priority, a group ends only for an
-        experiment that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger
-        share afterwards. Groups of the lowest priority end first, then those of the highest level, then the newest. No
-        more groups end than necessary.
+        experiment that holds nothing and has waited for `after_s`, and only if the experiment that loses the group does
+        not end up with the smaller share. Groups of the lowest priority end first, then those of the experiment with the
+        highest level, then the newest. No more groups end than necessary.
 
         Args:
             claims: the waiting claims. A claim that fits, or that would not fit even if other groups ended, is skipped.
-            running: groups that can end without losing work. Those that are ending already have `ending` set.
+            running: groups that can end without losing work, and groups that are already ending.
             now: the time.
             after_s: seconds that a claim waits before groups of equal priority end for it.
         """
@@ -318,7 +329,7 @@ class Shares:
         return left >= self.share_of(claim.gang) / claim.weight - _TINY
 
     def forget(self, experiment: str) -> None:
-        """Forget the usage of an experiment that has ended."""
+        """Forget the past usage of an experiment that holds no groups any more."""
         if experiment in self._accounts and not self._accounts[experiment].groups:
             del self._accounts[experiment]
 
@@ -333,11 +344,11 @@ class Shares:
         return self._share(account.held) if account is not None else 0.0
 
     def share_of(self, gang: Gang) -> float:
-        """Return the dominant share of one group."""
+        """Return the dominant share that an experiment with only this group would have."""
         return self._share(gang.total())
 
     def level(self, experiment: str, weight: float, now: float) -> float:
-        """Return the expected usage at the end of the current groups, divided by the weight."""
+        """Return the usage that an experiment is expected to have when its current groups end, divided by its weight."""
         if experiment not in self._accounts:
             return 0.0
         account = self._advance(experiment, now)
@@ -345,7 +356,7 @@ class Shares:
         return (account.used + self._share(account.held) * ahead) / weight
 
     def in_order(self, claims: Iterable[Claim], now: float) -> list[Claim]:
-        """Return the claims in the order in which they are served."""
+        """Sort claims into the order in which they are served."""
         return sorted(claims, key=lambda claim: self._place(claim, now))
 
     def next_grant(
@@ -364,7 +375,7 @@ class Shares:
             claims: at most one claim for each experiment, and in addition the pending claims.
             now: the time.
             reserve_after_s: seconds that a claim waits before it gets a reservation.
-            warm: experiment -> nodes of idle groups that its claim can use. They are used first.
+            warm: for each experiment, the nodes of the idle groups that its claim can use. These groups are used first.
         """
         room = self.room
         held_back = {claim.experiment for claim in claims if claim.pending}
@@ -379,7 +390,7 @@ class Shares:
                 continue
             room = room.copy() if room is self.room else room
             if nodes is not None:
-                if claim.pending:  # it is about to be placed
+                if claim.pending:  # Ray is about to place it
                     room.take(claim.gang, nodes)
             else:
                 room.reserve(claim.gang)

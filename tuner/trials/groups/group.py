@@ -16,27 +16,27 @@ Key = tuple[Any, ...]
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The processes of one placement group. Once the group is built, they are ordered by rank."""
+    """The processes of one placement group. Once the group is built, the processes are in the order of their ranks."""
 
     key: Key
     placement: Any  # Ray's placement group; None without Ray
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)
-    assigned: bool = False  # whether its ranks know their assignments
-    codes: set[str] = field(default_factory=set)  # hashes of the functions that its ranks have
+    assigned: bool = False  # whether its processes have been told their rank assignments
+    codes: set[str] = field(default_factory=set)  # hashes of the training functions that its processes have
     runs: int = 0
-    expiry: asyncio.TimerHandle | None = None  # while it is idle
-    experiment: str = ""  # the experiment that uses it, or used it last
-    turn_began: float = 0.0  # when that experiment got it
-    held_since: float = 0.0  # when it got its resources, or was given to its current segment
+    expiry: asyncio.TimerHandle | None = None  # while the group is idle, the timer that ends it
+    experiment: str = ""  # the experiment that uses the group, or used it last
+    turn_began: float = 0.0  # when that experiment got the group
+    held_since: float = 0.0  # when the group got its resources, or was given to its current segment
 
     def nodes(self) -> tuple[str, ...]:
         """Return the node of each rank."""
         return tuple(worker.node for worker in self.workers)
 
     def placed(self) -> list[Placed]:
-        """Return the node and process of each rank."""
+        """Return the node, the process and the GPUs of each rank."""
         return [
             Placed(
                 rank=assignment.rank, node=worker.node, host=worker.host, ip=worker.ip, pid=worker.pid, gpus=worker.gpus
@@ -46,11 +46,11 @@ class Group:
 
 
 def group_key(launch: Launch) -> Key:
-    """Return a key that is equal for launches that can run in the same processes."""
+    """Return a key for a launch. Launches with equal keys can run in the same processes."""
     code = launch.code
     return (
         *scaling_key(launch.scaling),
-        # A function by value has no entrypoint. If the function has changed, the same processes can still run it.
+        # A function that is sent by value has no entrypoint. Even if it has changed, the same processes can run it.
         code.entrypoint,
         code.sys_path,
         code.working_dir,
@@ -60,7 +60,7 @@ def group_key(launch: Launch) -> Key:
 
 
 def scaling_key(scaling: Scaling) -> Key:
-    """Return the part of a group's key with the number of workers and their resources."""
+    """Return the part of a group's key that depends only on the scaling: workers, bundle, strategy and backend."""
     return *room_key(scaling), scaling.backend
 
 
@@ -71,7 +71,7 @@ def room_key(scaling: Scaling) -> Key:
 
 
 def demand(launch: Launch) -> str:
-    """Return the resources of a launch, in words."""
+    """Return the resources that a launch needs, in words."""
     bundle = ", ".join(f"{amount:g} {name}" for name, amount in launch.scaling.bundle().items())
     workers = launch.scaling.num_workers
     return f"{workers} workers with {bundle} each" if workers > 1 else f"a worker with {bundle}"

@@ -1,7 +1,8 @@
-"""Find a process for each segment on this machine, without Ray. The process is warm, was started in advance, or is new.
+"""Find a process for each segment on this machine, without Ray.
 
-This module replaces `tuner.trials.groups.pool` for the local executor. Here, a group is a single process. CPUs are counted
-but not enforced: a segment waits if it needs more CPUs than are free.
+The process is a warm one that ran an earlier trial, one that was started in advance, or a new one. This module replaces
+`tuner.trials.groups.pool` for the local executor. Here, a group is a single process. A segment waits if it needs more
+CPUs than are free, but nothing keeps a process from using more CPUs than it requested.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from tuner.usercode.pickling import dumps
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
-_HELPERS = 2  # processes for model fits and heavy searchers
+_HELPERS = 2  # how many processes fit models and run slow searchers
 MEMORY = 0.95
-"""The share of the machine's (or container's) memory above which the newest trial is killed, as in Ray."""
+"""The newest trial is killed if more than this share of the machine's or container's memory is in use, as in Ray."""
 _LOOK_S = 0.25  # seconds between two checks of the memory
 _EPSILON = 1e-9
 
@@ -57,7 +58,7 @@ class _Idle:
 
 @dataclass(slots=True)
 class _Helper:
-    """A process that runs functions of the driver."""
+    """A process in which the driver runs functions."""
 
     rank: LocalRank
     busy: bool = field(default=False)
@@ -69,11 +70,12 @@ class LocalPool:
     Args:
         cpus: the number of CPUs that all groups together can hold.
         address: the address at which the driver listens for reports and all other requests of ranks.
-        server: forks the processes, and may have forked some in advance. If the server has ended, a new one is started.
+        server: the server that forks processes, and may have forked some in advance. If it has ended, a new server is
+            started.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
-        standing: returns the priority and the weight of an experiment.
-        memory: returns the share of the memory that is in use.
+        standing: a function that returns the priority and the weight of an experiment.
+        memory: a function that returns the share of the memory that is in use.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class LocalPool:
     # -- a group for a segment
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group for the launch, and whether the group is warm. The call can be cancelled.
+        """Wait for a group for the launch. Return it, and whether it is warm. The call can be cancelled.
+
+        waiting: called with the reason, in words, if the launch has to wait.
 
         Raises:
             LostAtStart: the process died while it was started.
@@ -164,7 +168,7 @@ class LocalPool:
             waiter.turn.set_result(self._warm(waiter))
 
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return the sort key of a waiter: by priority, its experiment's share, and time. The smallest is next."""
+        """Return the sort key of a waiter: its priority, its experiment's share, and its time. The smallest key is next."""
         experiment = waiter.launch.experiment_id
         standing = self._standing(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
@@ -179,7 +183,7 @@ class LocalPool:
 
     async def _start(self, waiter: _Waiter) -> Group:
         for idle in self._idle[: max(0, len(self._idle) + len(self._held) + 1 - max(1, int(self.cpus)))]:
-            self._dispose(self._no_longer_idle(idle))  # idle processes of other kinds hold memory
+            self._dispose(self._no_longer_idle(idle))  # an idle process that this segment cannot use still holds memory
         rank = self._process()
         try:
             worker: WorkerMetadata = await rank.call("hello", (False,))
@@ -220,7 +224,7 @@ class LocalPool:
         return rank
 
     async def _watch_memory(self) -> None:
-        """While there are trials, kill the newest one when memory runs out, before the kernel chooses a process."""
+        """Kill the newest trial when memory runs out, before the kernel chooses a process. End when no trial runs."""
         while self._held and not self._closed:
             await asyncio.sleep(_LOOK_S)
             if self._held and self._memory() >= MEMORY:
@@ -229,9 +233,9 @@ class LocalPool:
                 await asyncio.shield(rank.ended)
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Keep the group for another segment, or end it.
+        """Keep the group for another segment if it is reusable, or end it.
 
-        If it is being ended, return a future that is done once its processes are gone; else None.
+        Return None if the group is kept, else a future that is done once its process has ended.
         """
         launch = self._held.pop(group)
         if not reusable or self._closed:
@@ -274,7 +278,7 @@ class LocalPool:
     # -- functions of the driver
 
     async def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Any:
-        """Compute the value of a pure function in a helper process. If the process dies, another process tries again."""
+        """Return the value of a pure function, computed in a helper process. If the process dies, try in another one."""
         work = list(sys_path), dumps((function, args))
         for last in (False, False, True):
             helper = await self._helper()
@@ -308,11 +312,11 @@ class LocalPool:
     # -- for the manager
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` here."""
+        """Run a function, such as those of the module `nodes`, on this machine, and return its value."""
         return await asyncio.to_thread(function, *args)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Do nothing, because there are only a few idle processes."""
+        """Do nothing: the local pool keeps so few idle processes that none has to be ended early."""
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
@@ -351,14 +355,14 @@ class LocalPool:
         return held / self.cpus if self.cpus else 0.0
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return an empty list, because on this machine no segment has to end for another experiment."""
+        """Return an empty list: without Ray, no segment is ended to make room for another experiment."""
         return []
 
     def forget(self, experiment: str) -> None:
-        """Do nothing: shares depend only on the current groups."""
+        """Do nothing: the local pool remembers no past usage of experiments."""
 
     async def rest(self, keep: bool) -> None:
-        """End the helper processes, and the idle processes unless `keep` is true. Return once they have ended."""
+        """End the helper processes and, unless `keep` is true, the idle processes. Wait until they have ended."""
         helpers, self._helpers = self._helpers, []
         ending: list[asyncio.Future[None]] = [asyncio.ensure_future(_gone([one.rank for one in helpers]))]
         if not keep:
@@ -366,12 +370,12 @@ class LocalPool:
         await asyncio.gather(*ending)
 
     async def settle(self) -> None:
-        """Wait until the groups that are being ended are gone."""
+        """Wait until all groups that are being ended have ended."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all processes and wait until they are gone."""
+        """End all processes, and wait until they have ended."""
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
@@ -398,7 +402,7 @@ def unfit(spec: Spec, cpus: float) -> str | None:
 
 
 def too_large(scaling: Scaling, cpus: float) -> str | None:
-    """Return why the local executor can never run a trial like this; None if it can."""
+    """Return why the local executor can never run a trial with this scaling; None if it can."""
     bundle: Mapping[str, float] = scaling.bundle()
     if scaling.num_workers > 1:
         return f"without Ray, a trial is a single process, but num_workers is {scaling.num_workers}"

@@ -1,4 +1,4 @@
-"""The driver's side of the local executor's processes; see `tuner.trials.runtime.local_rank`."""
+"""Handles of the local executor's processes, for the driver. The processes run `tuner.trials.runtime.local_rank`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _END_S = 5.0  # seconds that the server may take to end
 
 
 class LocalRank:
-    """The handle of a process, with the interface of a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
+    """The handle of a rank's process. It is used like a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid: int | None = None
-        self.killed = False  # the process may not exist yet: it has no pid until the server has forked it
+        self.killed = False  # set even if the process has no pid yet, because the server has not forked it
         self.killed_for = ""
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
@@ -50,11 +50,14 @@ class LocalRank:
         return _Method(self, method)
 
     def begin(self, address: Address, log_limit: LogLimit | None) -> None:
-        """Send the process its arguments, before all calls."""
+        """Send the process its settings. Call this before any other method of the process."""
         self._send((address, log_limit))
 
     def call(self, method: str, arguments: Any) -> asyncio.Future[Any]:
-        """Call a method in the process. If the process has ended, the future raises RankLost. The future can be dropped."""
+        """Call a method in the process, and return a future of its value. The future need not be awaited.
+
+        If the process ends before it has answered, the future raises RankLost.
+        """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self.ended.done():
@@ -66,14 +69,14 @@ class LocalRank:
         return answer
 
     def kill(self, why: str = "") -> None:
-        """Kill the process and the processes that it has started. `ended` is set once it has ended."""
+        """Kill the process and the processes that it has started. The future `ended` is done once it has ended."""
         self.killed, self.killed_for = True, self.killed_for or why
         if self.pid is not None and not self.ended.done():
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def has_ended(self, status: int | None) -> None:
-        """Fail all calls that have not been answered."""
+        """Record that the process has ended, and let all unanswered calls raise RankLost."""
         if not self.ended.done():
             self.ended.set_result(status)
         self._reading.cancel()
@@ -112,7 +115,7 @@ class LocalRank:
                 else:
                     answer.set_exception(RuntimeError(value))
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the process has ended; the server tells its exit status
+            pass  # the process has ended; the server sends its exit status
 
 
 class _Method:
@@ -124,14 +127,14 @@ class _Method:
 
 
 class RankServer:
-    """The process that forks ranks.
+    """The handle of the server process, which forks the processes of ranks.
 
-    It can be created in any thread before there is an event loop, so that it starts early. Call all other methods,
-    except `kill`, in the same event loop.
+    The object can be created in any thread and before there is an event loop, so that the server starts early. Call all
+    methods except `kill` in one event loop.
     """
 
     def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
-        """Start the server, which forks `ahead` processes as soon as it can. gpus: whether they see the machine's GPUs."""
+        """Start the server, which forks `ahead` processes at once. gpus: whether processes see the machine's GPUs."""
         self.gpus = gpus
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
@@ -162,7 +165,7 @@ class RankServer:
         return self._process.pid
 
     def adopt(self) -> list[LocalRank]:
-        """Return the processes that were forked in advance, and begin to listen to the server."""
+        """Return handles of the processes that were forked in advance, and begin to read the server's messages."""
         ranks = [LocalRank(connection) for connection in self._ahead]
         self._ahead.clear()
         self._order.extend(ranks)
@@ -170,7 +173,7 @@ class RankServer:
         return ranks
 
     def fork(self) -> LocalRank:
-        """Start a process. Messages that are sent to it before it exists are delivered later."""
+        """Request a new process and return its handle. Messages sent before the process exists are delivered later."""
         try:
             rank = LocalRank(self._ask())
         except OSError as error:
@@ -180,7 +183,7 @@ class RankServer:
         return rank
 
     def kill(self) -> None:
-        """End the server and all its processes now. This can be called from any thread, and more than once."""
+        """End the server and all processes that it forked. This can be called from any thread, and more than once."""
         self.over = True
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # the server then kills the process groups of its ranks and ends

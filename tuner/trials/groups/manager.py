@@ -1,4 +1,7 @@
-"""Run segments on worker groups, in the driver host's event loop. `run` always returns an `Outcome`."""
+"""Run segments on worker groups, in the driver host's event loop.
+
+`GroupManager.run` turns every failure of a segment into an `Outcome`.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,13 @@ class Logs(Protocol):
         gone: Awaitable[Any] | None,
         rest: Sequence[LogChunk] = (),
     ) -> None:
-        """Complete the logs of a segment that has ended. Must not block.
+        """Store the rest of the logs of a segment that has ended. This method must not block.
 
         Args:
             segment_id: the segment that has ended.
             files: the log files of its ranks.
-            gone: completes once the processes of the ranks have ended; None if they are kept for another segment.
+            gone: completes once the ranks' processes have ended; None if the processes are kept for another segment.
+            rest: log chunks that the ranks sent with their results.
         """
 
 
@@ -54,7 +58,9 @@ class GroupPool(Protocol):
         """Return how many warm groups are kept."""
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group of the kind that the launch needs, and whether the group is warm. The call can be cancelled.
+        """Wait for a group of the kind that the launch needs. Return it, and whether it is warm. The call can be cancelled.
+
+        waiting: called with the reason, in words, if the launch has to wait.
 
         Raises:
             NoRoom: no resources became free in time.
@@ -63,25 +69,25 @@ class GroupPool(Protocol):
         """
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Keep the group for another segment, or end it.
+        """Keep the group for another segment if it is reusable and may be needed, or end it.
 
-        If it is being ended, return a future that is done once its processes are gone; else None.
+        Return None if the group is kept, else a future that is done once its processes have ended.
         """
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a node."""
+        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
+        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End the idle groups that are not among the newest `count` of this kind."""
+        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
 
     async def close(self) -> None:
-        """End all groups and wait until they are gone."""
+        """End all groups, and wait until they have ended."""
 
     async def settle(self) -> None:
-        """Wait until the groups that are being ended are gone."""
+        """Wait until all groups that are being ended have ended."""
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
@@ -93,18 +99,21 @@ class GroupPool(Protocol):
         """Return the largest fraction of any resource that the experiment holds."""
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end for other experiments."""
+        """Return the segments that should end: (segment, the experiment that gets the resources, its priority).
+
+        may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
+        """
 
     def forget(self, experiment: str) -> None:
-        """Forget the usage of an experiment that has ended."""
+        """Forget the past usage of an experiment that has ended."""
 
 
 class GroupManager:
     """Runs segments on worker groups.
 
     Args:
-        pool: finds a group for each segment.
-        logs: is told about the end of each segment.
+        pool: the pool that finds a group for each segment.
+        logs: the object that stores the ranks' logs; None if logs are not stored.
     """
 
     def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
@@ -113,7 +122,10 @@ class GroupManager:
         self._interrupts = Interrupts()
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
-        """Run one segment to its end."""
+        """Run one segment until it has ended, and return its outcome.
+
+        inbox: the object that is told when the segment has to wait for resources, and when its ranks start.
+        """
         running = SegmentRun(launch, asyncio.get_running_loop().create_future())
         self._running[launch.segment_id] = running
         try:
@@ -138,12 +150,12 @@ class GroupManager:
                     task.cancel()
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """Make all ranks wait for a verdict at the same report. It is the next report that no rank has begun.
+        """Make all ranks of a segment wait for a verdict at the next report that no rank has begun.
 
         A segment whose ranks have not been placed yet ends at once. A "kill" ends the group at once. After "stop" or
         "cancel", the group is killed if it does not end within `limits.stop_grace_s`, counted from now even if its ranks
-        are still starting. After "stop", the group gets more time while it saves a last checkpoint. All other actions
-        wait for the next report, because the training up to that report would be lost otherwise.
+        are still starting. After "stop", the group gets more time while it saves a last checkpoint. No other action kills
+        the group: all other actions wait for the report, because the training up to it would be lost otherwise.
         """
         running = self._running.get(segment_id)
         if running is None:
@@ -167,21 +179,21 @@ class GroupManager:
         running.end("left", f"no report within {grace:g} s of the {action}")
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment and its group now."""
+        """End a segment now, as a failure with this reason, and end its group."""
         running = self._running.get(segment_id)
         if running is not None:
             running.end("failed", reason)
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
+        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End idle groups that will not be used: groups of other kinds, and groups of this kind in excess of `count`."""
+        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
-        """End everything, including processes, placement groups and ports."""
+        """End all segments and groups, and wait until their processes and placement groups are gone."""
         for running in self._running.values():
             running.end("failed", "the driver is shutting down")
         while self._running:
@@ -189,7 +201,7 @@ class GroupManager:
         await self._pool.close()
 
     def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
-        """Return the groups that hold resources, oldest first, each with its ranks."""
+        """Return the groups that hold resources, oldest first, each with the node, process and GPUs of its ranks."""
         found = []
         for held in self._pool.held():
             running = self._running.get(held.segment_id)
@@ -206,15 +218,15 @@ class GroupManager:
         return self._pool.share(experiment)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end for other experiments. See `Pool.make_room`."""
+        """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
         return self._pool.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
-        """Forget the usage of an experiment that has ended."""
+        """Forget the past usage of an experiment that has ended."""
         self._pool.forget(experiment)
 
     async def settle(self) -> None:
-        """Wait until the groups that are being ended are gone."""
+        """Wait until all groups that are being ended have ended."""
         await self._pool.settle()
 
     def stats(self) -> dict[str, int]:
@@ -227,21 +239,21 @@ class GroupManager:
         return [name for name, running in self._running.items() if running.training]
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Return, by rank, the current Python stacks or a note that the rank cannot answer."""
+        """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return, for each rank that answers, its CPU seconds, memory and GPU memory."""
+        """Return the CPU seconds, the memory and the GPU memory of each rank that answers, by rank."""
         running = self._running.get(segment_id)
         answers = await running.ask("usage") if running is not None else {}
         return {str(rank): found for rank, found in answers.items() if isinstance(found, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource usage as segment -> rank -> usage, for ranks that train and answer in time.
+        """Return the current resource usage, by segment and rank, of all ranks that train and answer in time.
 
-        A rank that has not answered an earlier request is not asked again. Otherwise the requests to a rank that hangs
-        in C code would pile up.
+        A rank that has not answered an earlier request gets no second one. Otherwise requests to a rank that hangs in C
+        code would pile up.
         """
         asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
         for running in asked:
@@ -294,7 +306,7 @@ class GroupManager:
                 running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Ask all ranks to prepare and then to train. Return references to the answers to both requests, by rank."""
+        """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
@@ -330,11 +342,11 @@ def _placement(group: Group) -> Mapping[str, Any]:
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
-    """Return whether the worker can be reused after this failure.
+    """Return whether the worker process can be reused after this failure.
 
-    It can be reused after a Python exception before the first report, if two conditions hold. It must be the only rank,
-    since another rank might wait for it. It must have no GPU, since the error may have broken the GPU's context. The
-    clean-up of the process still has to succeed.
+    The failure must be a Python exception before the first report. The worker must be the only rank, since another rank
+    might still wait for it, and must have no GPU, since the error may have broken the GPU's context. Even then, the
+    worker is reused only if its clean-up succeeds.
     """
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
@@ -343,7 +355,7 @@ def _only_raised(outcome: Outcome, launch: Launch) -> bool:
 
 
 def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
-    """Return the measurements that have arrived as rank -> usage, and remove them from `measuring`."""
+    """Return the measurements that have arrived, by rank, and remove their tasks from `measuring`."""
     done = {rank: task for rank, task in running.measuring.items() if task.done()}
     for rank in done:
         del running.measuring[rank]
@@ -351,6 +363,6 @@ def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Ignore an error of the task. If the rank has ended, the watch of the segment notices it too."""
+    """Ignore an error of the task: if it means that a rank has died, the `Watch` of the segment notices that too."""
     if not task.cancelled():
         task.exception()

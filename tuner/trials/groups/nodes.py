@@ -1,6 +1,6 @@
-"""Jobs that run on a rank's node after the rank has ended: read the rest of its log, and make sure that its processes have ended.
+"""Functions to run on a rank's node after the rank has ended: read the rest of its log, and end leftover processes.
 
-Each job is a plain function. It is called directly on this node, and as a Ray task on other nodes.
+The driver host calls these functions directly for its own node, and as Ray tasks for other nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuner.trials.groups.failures import Findings
 from tuner.trials.runtime import logs
 from tuner.trials.runtime.process_stats import oom_kills
 
-_GONE_S = 30.0  # a process with much memory takes a while to end
+_GONE_S = 30.0  # seconds that processes may take to end; one with much memory takes long
 _POLL_S = 0.02
 
 
@@ -25,9 +25,9 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait a moment for these processes to end, then kill those that have not ended. Also kill their child processes.
+    """Wait for ranks' processes to end, kill those that take too long, and return the pids that are still alive.
 
-    Each rank leads a process group, which contains the processes that it started. Return the pids that are still alive.
+    Processes that a rank has started are killed too. They are in the process group that the rank leads.
     """
     deadline = time.monotonic() + _GONE_S
     hard = time.monotonic() + 0.5
@@ -47,9 +47,9 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the chunks of a rank's log file that should be stored and are not in `have`, and the end mark.
+    """Return the chunks of a rank's log file that are still to be stored, followed by a chunk that marks the end.
 
-    Return nothing if there is no such file here.
+    Return an empty list if there is no such file on this node. have: the ranges of the file that are already stored.
     """
     now = time.time()
     try:
@@ -66,7 +66,10 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
 
 
 def _alive(pid: int) -> bool:
-    """Return whether a process is running. A zombie whose last thread has ended counts as ended, because it holds nothing."""
+    """Return whether a process is running.
+
+    A zombie whose threads have all ended counts as ended, because it holds no memory and no devices any more.
+    """
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]

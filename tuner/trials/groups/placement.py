@@ -1,4 +1,4 @@
-"""Assign ranks to processes, and check whether a group would fit on the empty cluster."""
+"""Assign ranks to processes, and check whether a group would fit if nothing else ran on the cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 
 
 def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
-    """Return (order, assignments): `order[rank]` is the index of the worker that gets this rank.
+    """Return (order, assignments). `order[rank]` is the index of the worker that gets this rank.
 
-    The ranks of a node are consecutive and sorted by their GPUs. Nodes are sorted by their first bundle.
+    The ranks of a node are consecutive and sorted by their GPUs. The nodes are in the order of their first workers.
     """
     nodes = list(dict.fromkeys(worker.node for worker in workers))
     order = sorted(range(len(workers)), key=lambda i: (nodes.index(workers[i].node), _gpu_order(workers[i]), i))
@@ -53,13 +53,13 @@ def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:
 
 
 def lacking(scaling: Scaling) -> str | None:
-    """Return why the group would not fit on the empty cluster, or None if it would."""
+    """Return why a group with this scaling would not fit on the empty cluster, or None if it would."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return unmet(scaling, nodes)
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the same as `lacking` for the given nodes. Each node is a dict of its total resources."""
+    """Return why a group would not fit on these nodes if they were empty, or None. nodes: the resources of each node."""
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
@@ -81,6 +81,6 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
 
 
 def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:
-    """Return the names of resources that the administrators of these nodes have defined."""
+    """Return the names of the custom resources of these nodes, which an administrator has defined."""
     names = {name for node in nodes for name in node if not name.startswith("node:")}
     return names - {"CPU", "GPU", "memory", "object_store_memory"}

@@ -1,6 +1,6 @@
 """The pool of worker groups, which finds a warm or new group for each segment.
 
-`admission` decides whose turn it is, `warm` keeps idle groups, and `builder` builds and ends groups.
+`admission` decides which segment gets the next group, `warm` keeps idle groups, and `builder` builds and ends groups.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # seconds between two checks of waiting groups; they are also checked when a group becomes free
+_LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
-"""A group that is being built, and an event that is set once it has its resources."""
+"""A group that is being built, and an event that is set once the group has its resources."""
 
 
 class Pool:
@@ -47,13 +47,12 @@ class Pool:
     Args:
         driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
-        autoscaling: whether the cluster may still grow. If so, a group that does not fit yet waits instead of being
-            refused.
+        autoscaling: True if the cluster can grow, so that a group that does not fit waits instead of being refused.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
-        reserve_after_s: if a group has waited for this many seconds, free resources on its nodes are reserved for it.
+        reserve_after_s: seconds that a group waits before free resources are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        standing: returns the priority and the weight of an experiment.
+        standing: a function that returns the priority and the weight of an experiment.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
     """
@@ -88,7 +87,7 @@ class Pool:
         self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
-        ] = {}  # groups that are being built and that nobody waits for
+        ] = {}  # groups that are being built and that no segment waits for
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -100,10 +99,12 @@ class Pool:
         return len(self._warm.idle)
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Return a group of the kind that the launch needs, and whether the group is warm. The call can be cancelled.
+        """Wait for a group of the kind that the launch needs. Return it, and whether it is warm. The call can be cancelled.
+
+        waiting: called with the reason, in words, if the launch has to wait.
 
         Raises:
-            NoRoom: it was this group's turn, but other work held the resources for `limits.placement_timeout_s`.
+            NoRoom: the group was next, but other work held the resources for `limits.placement_timeout_s`.
             LostAtStart: the group was placed, but its workers died.
             PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
@@ -132,9 +133,9 @@ class Pool:
             self._dispatch()
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Give the group to the next waiter, keep it for a while, or end it.
+        """Give the group to the next segment that can use it, keep it for a while, or end it.
 
-        If it is being ended, return a future that is done once its processes are gone; else None.
+        Return a future that is done once the group's processes have ended, or None if the group is not ended.
         """
         self._admission.finish(group)
         if not reusable or self._closed:
@@ -151,15 +152,15 @@ class Pool:
         return self._hand_on(group)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return the segments that should end for other experiments. See `Admission.make_room`."""
+        """Return the segments that should end to make room for other experiments; see `Admission.make_room`."""
         return self._admission.make_room(may_end)
 
     def forget(self, experiment: str) -> None:
-        """Forget the usage of an experiment that has ended."""
+        """Forget the past usage of an experiment that has ended."""
         self._admission.forget(experiment)
 
     def share(self, experiment: str) -> float:
-        """Return the dominant share that the experiment holds."""
+        """Return the dominant share of the experiment, which is the largest fraction of any resource that it holds."""
         return self._admission.share(experiment)
 
     def held(self) -> list[HeldGroup]:
@@ -171,7 +172,7 @@ class Pool:
         return self._admission.waiting()
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone. If `keep` is true, end only the idle groups with GPUs."""
+        """End the idle groups, and wait until they have ended. If `keep` is true, keep idle groups without GPUs."""
         self._idle_all()
         for group in list(self._warm.idle):
             if not keep or any(worker.gpus for worker in group.workers):
@@ -179,15 +180,16 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End the idle groups that the only search on this host cannot use: other kinds, and groups in excess of `count`.
+        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling.
 
-        Otherwise other work of the user, such as Ray Data, would have to wait for their resources.
+        The groups that are ended are of no use to the only search on this host, and would keep their resources from other
+        work of the user, such as Ray Data.
         """
         for group in self._warm.useless(scaling, count):
             self._builder.end_soon(self._warm.take(group))
 
     async def close(self) -> None:
-        """End all groups and wait until they are gone."""
+        """End all groups, and wait until they have ended."""
         self._closed = True
         self._idle_all()
         if self._looking is not None:
@@ -197,17 +199,17 @@ class Pool:
         await self._builder.close()
 
     async def settle(self) -> None:
-        """Wait until the groups that are being ended are gone."""
+        """Wait until all groups that are being ended have ended."""
         await self._builder.settle()
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a node of the cluster."""
+        """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
 
     # One segment's group
 
     async def _served(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Wait for the waiter's turn, and then for a warm group or for the waiter's new group."""
+        """Wait for the waiter's turn, then for a warm or a new group. Return the group, and whether it is warm."""
         self._dispatch()
         if not waiter.turn.done():
             if self._looking is None or self._looking.done():
@@ -220,7 +222,7 @@ class Pool:
         return (group, True) if group is not None else await self._built(waiter, waiting)
 
     async def _built(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Build a new group. If a warm group becomes free in the meantime, take that one instead."""
+        """Build a new group, or take a warm group that becomes free in the meantime. Return it, and whether it is warm."""
         building, waiter.placed = self._claim_spare(waiter.key) or self._begin(waiter, waiting)
         taken = False
         try:
@@ -232,18 +234,18 @@ class Pool:
                 if taken and waiter.placed.is_set() and waiter.reuses and not self._closed:
                     self._spare(building, waiter.placed, waiter.key)
                 else:
-                    building.cancel()  # it ends what it has started
+                    building.cancel()  # when `build` is cancelled, it ends the processes that it has started
                     self._builder.track(building)
             elif (not taken or waiter.warm.done()) and not building.cancelled() and building.exception() is None:
                 self.release(building.result(), waiter.reuses)
 
     def _begin(self, waiter: Waiter, waiting: Callable[[str], None]) -> _Building:
-        """Begin to build a group."""
+        """Begin to build a new group for a waiter."""
         placed = asyncio.Event()
         return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Keep an unfinished group for the next trial, because this trial has a warm group by now."""
+        """Finish building a group, for a later trial, although the trial that needed it has got a warm group."""
 
         def built(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -255,7 +257,7 @@ class Pool:
         building.add_done_callback(built)
 
     def _claim_spare(self, key: Key) -> _Building | None:
-        """Take a spare group of this kind, if there is one: a group that is being built and that no trial waits for."""
+        """Return a group of this kind that is being built and that no trial waits for; None if there is none."""
         for building, (kind, placed) in self._spares.items():
             if kind == key and not building.done():
                 del self._spares[building]
@@ -265,14 +267,14 @@ class Pool:
     # Turns
 
     def _dispatch(self) -> None:
-        """Give each segment whose turn it is a warm group, or let it request a new one from Ray."""
+        """Give each segment whose turn has come a warm group, or let the segment request a new group from Ray."""
         if self._closed:
             return
         now = time.monotonic()
         while (found := self._admission.next(now, self._warm.idle[::-1])) is not None:
             waiter, at = found
             idle = self._warm.usable(waiter, at)
-            if waiter.admitted_at is not None:  # Ray has not placed its group, but now there is a warm group for it
+            if waiter.admitted_at is not None:  # Ray has not placed the waiter's group, but a warm group is free now
                 assert idle is not None
                 self._use_idle(idle, waiter)
                 waiter.warm.set_result(idle)
@@ -289,7 +291,10 @@ class Pool:
         self._admission.give(group, waiter)
 
     def _hand_on(self, group: Group) -> asyncio.Future[None] | None:
-        """Give the resources of a free group to the next waiter."""
+        """Add a free group to the idle groups, so that the next waiter can use it, or its resources.
+
+        Return a future that is done once the group has ended, or None if the group is not ended.
+        """
         self._admission.free(group)
         self._warm.add(group)
         self._dispatch()
@@ -306,12 +311,12 @@ class Pool:
         return None
 
     def _end_turn(self, group: Group) -> None:
-        """Stop keeping a group for the experiment that used it, and give it to the next waiter."""
+        """Stop keeping a group for the experiment that used it, so that other segments may use it."""
         if self._warm.drop_kept(group):
             self._hand_on(group)
 
     def _idle_all(self) -> None:
-        """Cancel the spares, and release the groups that are kept for an experiment, so that any segment may take them."""
+        """Cancel groups that are built for no segment, and let any segment use those that are kept for an experiment."""
         for building in self._spares:
             building.cancel()
         for group in self._warm.kept:
@@ -320,18 +325,18 @@ class Pool:
     # The cluster
 
     async def _look(self) -> None:
-        """Dispatch every `_LOOK_S` seconds while a segment waits, because nodes join or leave, and reservations begin."""
+        """Check every `_LOOK_S` seconds whether a waiting segment can be served, because nodes may join or leave."""
         while self._admission.queued and not self._closed:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray may not answer for a moment
                 await self._read_nodes()
             try:
                 self._dispatch()
-            except Exception:  # without this, the waiting groups would never be checked again
+            except Exception:  # an error must not end this loop, or waiting segments would never be checked again
                 log.exception("checking the waiting groups failed")
 
     async def _read_nodes(self) -> None:
-        """Read the nodes' resources and how much of them other programs use, unless that was done a moment ago."""
+        """Read the nodes' resources, and how much of them other programs use, unless both were read a moment ago."""
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())
@@ -348,7 +353,7 @@ class Pool:
         self._admission.set_nodes(nodes, elsewhere)
 
     def _keys_with_room(self) -> Iterator[Key]:
-        """Yield the key of each group of this pool that holds resources. It is in use, idle, kept for a moment, or starting."""
+        """Yield the keys of this pool's groups that hold resources: those in use, idle, briefly kept, or starting."""
         yield from (group.key for group in (*self._admission.launches, *self._warm.idle, *self._warm.kept))
         yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())

@@ -16,21 +16,21 @@ from tuner.trials.messages.protocol import Progress
 ANSWER_S = 2.0
 """The timeout of a request to a rank, in seconds."""
 SAVING_S = 600.0
-"""Seconds that saving a rank's last checkpoint may take, even if `hang_timeout_s` is shorter."""
+"""Seconds that a rank may take to save its last checkpoint, even if `hang_timeout_s` is shorter."""
 LOOK_S = 1.0
-"""Seconds between two checks of a rank that saves a checkpoint."""
+"""Seconds between two checks whether a rank is still saving its last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The reason why a segment must end now, regardless of its ranks."""
+    """A request to end a segment now, whatever its ranks do. reason: why, in words."""
 
     how: Literal["left", "failed"]
     reason: str
 
 
 class EndedEarly(Exception):
-    """The segment has to end before its ranks have ended."""
+    """Raised while waiting for a segment's ranks if the segment must end without waiting for them."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.reason)
@@ -38,7 +38,7 @@ class EndedEarly(Exception):
 
 
 class LogFile(NamedTuple):
-    """The place of a rank's log."""
+    """The node and the path of a rank's log file."""
 
     rank: int
     node: str  # Ray's id
@@ -47,7 +47,7 @@ class LogFile(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SegmentRun:
-    """A segment that waits for its group, gets ready or trains."""
+    """The state of a segment that waits for its group, gets ready or trains."""
 
     launch: Launch
     ending: asyncio.Future[Ending]
@@ -59,8 +59,8 @@ class SegmentRun:
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
-    log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that came with the results of the ranks
-    gone: Awaitable[Any] | None = None  # completes once the processes of its ranks are gone, if they are being ended
+    log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that the ranks sent with their results
+    gone: Awaitable[Any] | None = None  # completes once the ranks' processes have ended; None if they are kept
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
         """End the segment now, unless it has ended already."""
@@ -69,14 +69,14 @@ class SegmentRun:
 
     @property
     def saving_s(self) -> float:
-        """Return the seconds that saving the last checkpoint may take."""
+        """Return the seconds that a rank of this segment may take to save its last checkpoint."""
         return max(SAVING_S, self.launch.limits.hang_timeout_s or 0.0)
 
     def log_path(self, rank: int) -> str:
         return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
 
     async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Call a method of the ranks' actors. Return, by rank, the answer or the exception."""
+        """Call a method of the ranks' actors. Return the answers by rank, with an exception for a rank that failed."""
         if self.group is None:
             return {}
         actors = self.group.actors
@@ -88,19 +88,20 @@ class SegmentRun:
         return dict(zip(ranks, answers, strict=True))
 
     async def stacks(self) -> dict[str, str]:
-        """Return, by rank, the current Python stacks or a note that the rank cannot answer."""
+        """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         answers = await self.ask("stacks")
         silent = "no answer: the process is stopped, or a C call holds the GIL"
         return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}
 
     async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
-        """Return whether one of these ranks is leaving and still has to commit a checkpoint.
+        """Return whether one of these ranks is leaving its training function and still has to commit a checkpoint.
 
         A rank that has just finished counts too.
 
         Args:
             ranks: the ranks to ask; None means all.
-            too_long: count only ranks that wait for the driver, as they do while the driver cannot commit.
+            too_long: True if the ranks have already had enough time to save. Then a rank counts only if it waits for the
+                driver, because it cannot go faster while the driver cannot commit.
         """
         answers = (await self.ask("progress", ranks)).values()
         if too_long:
@@ -109,5 +110,5 @@ class SegmentRun:
 
 
 async def answer(ref: Any) -> Any:
-    """Await an `ObjectRef`. Unlike the reference itself, this coroutine can be made a task."""
+    """Await a Ray `ObjectRef`. Unlike the reference itself, this coroutine can be wrapped in a task."""
     return await ref

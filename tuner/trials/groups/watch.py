@@ -20,26 +20,26 @@ from tuner.trials.messages.protocol import NotReusable, Progress, RankError, Ran
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error; it arrives late on a busy machine
+_CAUSE_S = 10.0  # seconds to wait for the error behind a communication error, which arrives late on a busy machine
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
-# seconds for which no rank has to answer, since all may be in C code that holds the GIL, or the machine may be swapping
+# seconds for which all ranks may fail to answer; they may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0
 
 
 class Nodes(Protocol):
-    """Reaches the nodes of a group."""
+    """An object, such as a pool, that can run functions on the nodes of a group."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a node."""
+        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
 
 
 class Watch:
-    """Watches the ranks of one segment on its group.
+    """Watches the ranks of one segment.
 
     Args:
-        run: the segment. While it is watched, it has a group.
-        group: the segment's group.
-        pool: runs functions on the nodes of the group.
+        run: the state of the segment.
+        group: the worker group on which the segment runs.
+        pool: the object that runs functions on the group's nodes.
     """
 
     def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
@@ -47,18 +47,18 @@ class Watch:
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
-        self._communication: Failure | None = None  # an error that another rank's end has most likely caused
-        self._unresponsive_since: float | None = None  # when ranks were first asked that have not answered since
-        # Points in time, or None:
+        self._communication: Failure | None = None  # an error most likely caused by the end of another rank
+        self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
+        # Points in time by the monotonic clock, or None:
         self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
-        self._leave_until: float | None = None  # when all ranks must have left, after one rank has left
-        self._save_until = 0.0  # when all ranks must have saved their checkpoints, after one rank has left
-        self._check_at: float | None = None  # when to check next that the ranks make progress
+        self._leave_until: float | None = None  # once a rank has left: when all ranks must have left
+        self._save_until = 0.0  # once a rank has left: when all ranks must have saved their checkpoints
+        self._check_at: float | None = None  # when to check next whether the ranks make progress
 
     async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
-        """Wait until all ranks are ready to call the training function, or until a rank fails to get ready.
+        """Wait until all ranks are ready to call the training function, or until it is clear that one will not be.
 
-        Return None, the failure, or the reason why a warm process cannot be reused.
+        Return None if all ranks are ready, else the failure or the reason why a warm process cannot be reused.
         """
         tasks = _tasks(refs)
         pending = set(tasks)
@@ -85,7 +85,7 @@ class Watch:
             _forget(tasks)
 
     async def until_ended(self, refs: Sequence[Any]) -> Outcome:
-        """Wait until all ranks have ended, or until it is clear that some ranks never will. Return the outcome."""
+        """Wait until all ranks have ended or it is clear that some never will. Return the outcome of the segment."""
         hang_timeout = self._limits.hang_timeout_s
         self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
         tasks = _tasks(refs)
@@ -106,7 +106,9 @@ class Watch:
     # -- waiting
 
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
-        """Wait until at least one rank has answered. Return an empty set after the time `until`.
+        """Wait until at least one rank has answered, and return the tasks of those that have.
+
+        Return an empty set if no rank has answered by the time `until`.
 
         Raises:
             EndedEarly: the segment has to end now.
@@ -119,7 +121,7 @@ class Watch:
         return {task for task in done if isinstance(task, asyncio.Task)}
 
     async def _result(self, task: asyncio.Task[Any], rank: int) -> Any:
-        """Return a rank's answer, or the failure if its process has died."""
+        """Return a rank's answer, or a `Failure` if the rank's process has died."""
         try:
             return task.result()
         except lost_errors() as error:
@@ -148,7 +150,7 @@ class Watch:
         return None
 
     async def _overdue(self, missing: Sequence[int]) -> Outcome | None:
-        """Return the segment's outcome if the ranks that have not ended have taken too long."""
+        """Return the segment's outcome if the ranks that have not ended are past a deadline, else None."""
         now = time.monotonic()
         if self._communication is not None and self._cause_until is not None and now >= self._cause_until:
             return failed(_peer_lost(self._communication), self._reports())
@@ -174,7 +176,7 @@ class Watch:
         warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
-        if reports == 0 and not self._run.launch.start_iteration:  # else there was nothing left to train
+        if reports == 0 and not self._run.launch.start_iteration:  # a later segment may have had nothing to do
             return failed(await self._no_report())
         return Outcome(kind="returned", reports=reports, warning=warning)
 
@@ -182,9 +184,9 @@ class Watch:
         return max((result.reports for result in self._results.values()), default=0)
 
     async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
-        """Return the rank that most likely delays the other ranks, and the seconds for which no rank has made progress.
+        """Return the rank that most likely delays the others, and the seconds for which no rank has made progress.
 
-        It is a rank that does not answer, or else the rank with the fewest reports.
+        That rank is one that does not answer; if all ranks answer, it is the rank with the fewest reports.
         """
         asked_at = time.monotonic()
         answers = await self._run.ask("progress", ranks)
@@ -196,7 +198,7 @@ class Watch:
         self._unresponsive_since = None
         limit = self._run.saving_s
         excused = [
-            # Rank 0 may wait for the driver for any time, and the other ranks then wait for rank 0.
+            # Rank 0 may wait for the driver for any length of time, while the other ranks wait for rank 0.
             (rank == 0 and answer.waiting) or (answer.saving and answer.idle_s < limit)
             for rank, answer in known.items()
         ]
@@ -206,7 +208,7 @@ class Watch:
     # -- failures in detail
 
     async def _inspect(self, rank: int) -> Findings:
-        """Return the traces that a dead rank has left on its node."""
+        """Collect evidence about a rank on its node: the end of its log, and the node's count of OOM kills."""
         node = self._group.workers[rank].node
         try:
             found: Findings = await asyncio.wait_for(
@@ -222,14 +224,14 @@ class Watch:
         return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are stored")
 
     async def _never_ready(self, rank: int) -> Failure:
-        message = f"was not ready to train within {_ready_s(self._run.launch):g} s"
+        message = f"the rank was not ready to train within {_ready_s(self._run.launch):g} s"
         return await self._failure(rank, "hang", message)
 
     async def _stayed(self, ranks: Sequence[int]) -> Failure:
         answers = await self._run.ask("progress", ranks)
         known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
         message = (
-            f"did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
+            f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
             + ": every rank must call tuner.report equally often and must not catch its exceptions"
         )
@@ -262,14 +264,14 @@ def failed(failure: Failure, reports: int = 0) -> Outcome:
 def _ready_s(launch: Launch) -> float:
     maybe_elsewhere = (
         launch.checkpoint is not None and launch.checkpoint.node is not None
-    )  # if it is on another node, it has to be copied
+    )  # a checkpoint on another node's disk has to be copied first
     return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 
 def _peer_lost(communication: Failure) -> Failure:
-    """Turn a communication error whose cause is unknown into the failure `peer_lost`.
+    """Turn a communication error into a failure with the cause `peer_lost`, because no other rank reported an error.
 
-    A rank or its connection was lost, which is not an error of the user's code.
+    Another rank or its connection was lost, which is not the fault of the user's code.
     """
     return dataclasses.replace(communication, kind="system", cause="peer_lost")
 
@@ -279,7 +281,7 @@ def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
 
 
 def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
-    """Drop the answers that are no longer needed, including errors."""
+    """Cancel tasks whose answers are no longer needed, and ignore their errors."""
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()

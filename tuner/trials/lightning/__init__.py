@@ -1,7 +1,7 @@
 """Support for Lightning (`lightning.pytorch` and `pytorch_lightning`).
 
-In a trial: `prepare_trainer` and `ReportCallback`. After a search: `load_model`. Without tuning: `RayStrategy`,
-`RayFSDPStrategy` and `RayModelParallelStrategy`.
+Use `prepare_trainer` and `ReportCallback` in a trial, `load_model` after a search, and `RayStrategy`, `RayFSDPStrategy`
+and `RayModelParallelStrategy` to train on a Ray cluster without tuning.
 """
 
 from tuner.names import with_extra

@@ -1,7 +1,8 @@
 """Distinguish `lightning.pytorch` and `pytorch_lightning`, which have the same code but different classes.
 
-Trainers check their parts with isinstance. So our classes have to derive from the classes of the package that the user
-imported, without importing the other one. `Flavoured` classes get their base class when they are instantiated.
+Trainers check with isinstance that callbacks, strategies and so on are of their own package. So the classes of `tuner`
+have to derive from the classes of the package that the user imported, without importing the other package. A
+`Flavoured` class therefore gets its Lightning base class only when it is instantiated.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """The import names of one of the two packages."""
+    """One of the two Lightning packages: its import name, and that of the Fabric package that belongs to it."""
 
     pytorch: str
     fabric: str
 
     def find(self, path: str) -> Any:
-        """Return an object of this flavour, for example ``find("pytorch:callbacks.Callback")``."""
+        """Import a class or function of this package, for example by ``find("pytorch:callbacks.Callback")``."""
         package, _, where = path.partition(":")
         module, _, name = where.rpartition(".")
         root = self.pytorch if package == "pytorch" else self.fabric
@@ -43,7 +44,7 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """Return the flavour of an instance of a Lightning class or of a subclass. Raise TypeError for other objects."""
+    """Return the package of an object's Lightning class or base class. Raise TypeError if the object has none."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
@@ -52,7 +53,7 @@ def flavour_of(thing: object) -> Flavour:
 
 
 def imported() -> tuple[Flavour, ...]:
-    """Return the flavours that this process has imported. If it has imported none, return the first installed flavour."""
+    """Return the Lightning packages that this process has imported; if it has imported none, the first installed one."""
     found = tuple(flavour for flavour in FLAVOURS if flavour.pytorch in sys.modules)
     if found:
         return found
@@ -63,9 +64,10 @@ def imported() -> tuple[Flavour, ...]:
 
 
 def wanted(name: str | None, depth: int = 2) -> Flavour:
-    """Return the flavour that a caller means.
+    """Return the Lightning package that a caller means.
 
-    It is the named flavour, else the only imported flavour, else the only flavour that the caller's code uses.
+    That is the package `name`, if given; else the only package that is imported; else, if both are imported, the only
+    one that is used in the caller's code.
     """
     if name is not None:
         for flavour in FLAVOURS:
@@ -90,7 +92,7 @@ def wanted(name: str | None, depth: int = 2) -> Flavour:
 
 
 class Flavoured(_Lightning):
-    """A class that gets its Lightning base when it is instantiated. Subclasses and pickles work as usual."""
+    """Base of classes that get their Lightning base class when they are instantiated. They can be subclassed and pickled."""
 
     base: ClassVar[str]
     one_flavour: ClassVar[bool] = False
@@ -103,13 +105,13 @@ class Flavoured(_Lightning):
 
     @classmethod
     def of(cls, *flavours: Flavour) -> Self:
-        """Return a new object of this flavour that is not yet initialised."""
+        """Return a new, uninitialised object of this class, with base classes of these Lightning packages."""
         made: Self = object.__new__(_bound(cls, flavours))
         return made
 
     @classmethod
     def make(cls, flavour: Flavour, *args: Any, **kwargs: Any) -> Self:
-        """Return an instance of this flavour."""
+        """Return a new object of this class, with a base class of this Lightning package."""
         made = cls.of(flavour)
         made.__init__(*args, **kwargs)  # type: ignore[misc]
         return made
@@ -131,7 +133,7 @@ def _bound(cls: Any, flavours: tuple[Flavour, ...]) -> Any:
         known = types.new_class(plain.__name__, (plain, *bases), exec_body=lambda namespace: namespace.update(body))
         _classes[plain, flavours] = known
         for base in bases:
-            if isinstance(base, ABCMeta):  # LightningCLI writes the name of the class to a file and looks it up
+            if isinstance(base, ABCMeta):  # LightningCLI writes the class's name to a file, and looks up `plain` by it
                 base.register(plain)
     return known
 

@@ -1,19 +1,19 @@
-"""Set the hyperparameters of optimizers and learning-rate schedules after a restore.
+"""Set the hyperparameters of optimizers and learning-rate schedulers after a checkpoint was restored.
 
 Restoring a checkpoint overwrites the values of the configuration: the state of an optimizer contains its learning rate,
 its weight decay and so on, and the state of a scheduler contains its shape. After an exploit, the new configuration has
 to apply, but changes by the training itself, such as a decayed learning rate, must be kept.
 
-So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, they are compared
-with the values that it returns now. If a value is the same, the restored value is kept. If a value differs, the new
-configuration has changed it, and the change is applied:
+So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, the stored values are
+compared with those that `configure_optimizers` returns now. If a value is the same, the restored value is kept. If a
+value differs, the new configuration has changed it, and the change is applied:
 
 - If the scheduler can compute a learning rate from its position, the new schedule's rate at that position is used.
 - Any other learning rate is multiplied by the ratio of the new to the old configured rate, so that a decay is kept.
-- Everything else takes the new value.
+- All other values are set to those of the new configuration.
 
 A schedule that counts steps is set to the position that a run with the new configuration would have after the same
-number of epochs. For example, if batches are twice as large, that is half the number of steps.
+number of epochs. For example, if batches are twice as large, the position is halved.
 """
 
 from __future__ import annotations
@@ -51,10 +51,16 @@ def put_in_force(
     now: Mapping[str, Any],
     paces: Sequence[float] = (),
 ) -> list[str]:
-    """Change restored optimizers and schedulers where `before` and `now` differ, as the module's docstring describes.
+    """Apply the differences between two results of `configured` to restored optimizers and schedulers.
 
-    Return the changes as messages. paces: for each scheduler, the number of new steps that correspond to one earlier
-    step.
+    The docstring of this module describes how. Return the changes, in words.
+
+    Args:
+        optimizers: the restored optimizers.
+        schedulers: the restored schedulers.
+        before: the hyperparameters that were stored with the checkpoint.
+        now: the hyperparameters of the new configuration.
+        paces: for each scheduler, how many steps of the new configuration correspond to one earlier step.
     """
     changes: list[str] = []
     touched: set[int] = set()
@@ -111,7 +117,10 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return a copy of `restored` with the values from `new` wherever `new` differs from `old`."""
+    """Return a copy of `restored`, in which values that differ between `old` and `new` are those of `new`.
+
+    The changes are appended to `words`.
+    """
     if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
         merged = dict(restored)
         for key, value in new.items():
@@ -133,7 +142,7 @@ def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") 
 
 
 def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """Return a scheduler's state at another position. In a sequence of schedules, set the position of each schedule too."""
+    """Return a scheduler's state with another position. If it is a sequence of schedules, set their positions too."""
     moved = {**state, "last_epoch": position}
     if "_step_count" in state:
         moved["_step_count"] = position + 1
@@ -147,7 +156,10 @@ def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def _rates(scheduler: Any) -> None:
-    """Make the learning rates and the scheduler agree."""
+    """Set the optimizer's learning rates to those of the scheduler's position, if these are known.
+
+    Then store the optimizer's rates in the scheduler.
+    """
     groups = scheduler.optimizer.param_groups
     told = _told(scheduler)
     if told is not None:
@@ -157,14 +169,14 @@ def _rates(scheduler: Any) -> None:
 
 
 def _told(scheduler: Any) -> Sequence[Any] | None:
-    """Return the learning rates at a scheduler's position, if the position alone determines them."""
+    """Return the learning rates at a scheduler's position, or None if they depend on more than the position."""
     if isinstance(scheduler, lr_scheduler.SequentialLR):
         return _told(scheduler._schedulers[bisect.bisect_right(scheduler._milestones, scheduler.last_epoch)])
     if (closed_form := getattr(scheduler, "_get_closed_form_lr", None)) is not None:
         rates: Sequence[Any] = closed_form()
         return rates
     if isinstance(scheduler, lr_scheduler.LambdaLR | lr_scheduler.OneCycleLR):
-        scheduler._get_lr_called_within_step = True  # otherwise it warns about this call
+        scheduler._get_lr_called_within_step = True  # else PyTorch warns about a call outside of `step`
         try:
             return list(scheduler.get_lr())
         finally:

@@ -1,4 +1,4 @@
-"""Load the module of a checkpoint that `ReportCallback` saved: `tuner.lightning.load_model`."""
+"""Load a LightningModule from a checkpoint that `ReportCallback` saved: `tuner.lightning.load_model`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tuner.trials.lightning.report import FILE
 
 M = TypeVar("M")
 HYPERPARAMETERS = ("hyper_parameters", "hparams", "module_arguments")
-"""The keys under which Lightning looks for the arguments of a module. The last two are old."""
+"""The keys of a checkpoint under which Lightning looks for a module's arguments. Old versions used the last two."""
 CODE = ("_instantiator", "_class_path")
-"""Arguments with which a checkpoint chooses a function and a class to call."""
+"""Names of stored arguments by which a checkpoint can make Lightning call any function or class."""
 
 
 def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool = False, **hyperparameters: Any) -> M:
-    """Return the module of a checkpoint that `ReportCallback` saved, on the CPU and in `eval()` mode.
+    """Return the LightningModule from a checkpoint that `ReportCallback` saved, on the CPU and in `eval()` mode.
 
     ``model = tuner.lightning.load_model(result.best_checkpoint, LitNet)``
 
@@ -33,13 +33,13 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
         checkpoint: a checkpoint such as `result.best_checkpoint`.
         module: the class of the LightningModule.
         trusted: True to unpickle everything in the file, which can run code. By default, only tensors and plain values are
-            unpickled, and a checkpoint that names code to make the module with is refused.
+            unpickled, and a checkpoint is refused if it names a function or a class that creates the module.
         hyperparameters: arguments of the module. They replace the arguments in the checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint, it was not saved by `ReportCallback`, an argument is missing, or the
             weights belong to another module. The message gives the reason.
-        RuntimeError: the module could not be made or loaded for another reason.
+        RuntimeError: creating the module or loading its weights failed for another reason.
     """
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
@@ -84,13 +84,13 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
 
 
 def _check(path: str) -> None:
-    """Raise CheckpointError if a file could run code. Some versions and subclasses of Lightning do not check that."""
+    """Raise CheckpointError if loading a file could run code. Not all versions of Lightning check that themselves."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
-            f"if you trust whoever wrote it, pass trusted=True ({str(error).splitlines()[0]})"
+            f"if you trust the author of the file, pass trusted=True ({str(error).splitlines()[0]})"
         ) from error
     except Exception as error:  # a damaged file leads to errors of many classes
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
@@ -99,6 +99,6 @@ def _check(path: str) -> None:
         named = [name for name in CODE if isinstance(found, Mapping) and name in found]
         if named:
             raise CheckpointError(
-                f"the hyperparameters in {path} name code to make the module with, as {' and '.join(named)}: "
-                "if you trust whoever wrote it, pass trusted=True"
+                f"the hyperparameters in {path} name code that creates the module, as {' and '.join(named)}: "
+                "if you trust the author of the file, pass trusted=True"
             )

@@ -1,7 +1,7 @@
 """Run a script's Trainer on a Ray cluster: `Trainer(strategy=RayStrategy(num_workers=8))`.
 
-The method that was called (fit, validate, test or predict) is pickled, with the Trainer and the model, and runs on a
-group of ranks under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
+When the script calls fit, validate, test or predict, this method is pickled together with the Trainer and the model. It
+then runs on a group of ranks, under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class RayStrategy(Flavoured):
     Args:
         num_workers: the number of ranks, on as many nodes as necessary. The Trainer's `devices` and `num_nodes`
             are ignored.
-        use_gpu: gives each worker one GPU. The script's machine does not need a GPU. Do not set the Trainer's
+        use_gpu: True to give each worker one GPU. The script's machine does not need a GPU. Do not set the Trainer's
             `accelerator`.
-        resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
+        resources_per_worker: such as ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
         backend: the backend of torch.distributed. "auto" is nccl if each worker has a GPU, else gloo.
-        ray_address: a Ray cluster; default: RAY_ADDRESS, else a private Ray on this machine. If the script is already
-            connected to Ray, that cluster is used.
-        runtime_env: Ray's runtime environment of the workers.
-        autoscaling: True if the cluster may grow. Then the call waits up to `placement_timeout_s` for resources that the
-            cluster does not have yet.
+        ray_address: the address of a Ray cluster. The default is RAY_ADDRESS if it is set, else a private Ray instance on
+            this machine. If the script is already connected to a Ray cluster, that one is used.
+        runtime_env: the Ray runtime environment of the workers.
+        autoscaling: True if the cluster can grow. Then a call such as `fit` waits up to `placement_timeout_s` even for
+            resources that the cluster does not have yet.
         placement_timeout_s: how many seconds to wait for resources.
-        keep_workers_s: how many seconds the processes are kept for the next call.
+        keep_workers_s: how many seconds the processes are kept for the Trainer's next call.
         lightning: "lightning.pytorch" or "pytorch_lightning", if a script imports both.
         options: options of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
 
     Raises:
         PlacementError: the cluster cannot hold the workers.
-        EntrypointError: something cannot be pickled.
+        EntrypointError: the Trainer, the model or an argument cannot be pickled.
 
-    An error on a worker is raised unchanged, with a note that names its rank.
+    An error on a worker is raised unchanged in the script, with a note that names the worker's rank.
     """
 
     base: ClassVar[str] = "pytorch:strategies.DDPStrategy"
@@ -89,9 +89,9 @@ class RayStrategy(Flavoured):
         self.cluster_environment = Ranks.make(flavour, 0, num_workers, 0, 1, 0)
         self._resting: tuple[Any, list[Any]] | None = None
         if not self.scaling.bundle().get("GPU"):
-            self.parallel_devices = [torch.device("cpu")] * num_workers  # even if this machine has a GPU
+            self.parallel_devices = [torch.device("cpu")] * num_workers  # even if the script's machine has GPUs
         elif not torch.cuda.is_available() and not torch.backends.mps.is_available():
-            self._accelerator = CUDAElsewhere.make(flavour)  # on a Mac Lightning insists on accelerator="cpu"
+            self._accelerator = CUDAElsewhere.make(flavour)  # except on a Mac, where it would fail
 
     def _configure_launcher(self) -> None:
         self._launcher = Launcher.make(self._flavours[0], self)
@@ -103,15 +103,15 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """Do not report this error to the callbacks in the script.
+        """Remove the callbacks from the script's Trainer until `on_exception` is called.
 
-        It was already reported to the callbacks on the ranks, which may have had state to save.
+        The copies of the callbacks on the ranks have already been told about the error, so those in the script must not be.
         """
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
 
     def release_workers(self) -> None:
-        """End the idle processes of this script now instead of after `keep_workers_s`."""
+        """End the idle worker processes of this script now, instead of after `keep_workers_s`."""
         from tuner.trials.lightning.workers import release
 
         release()
@@ -124,11 +124,11 @@ class RayStrategy(Flavoured):
 class RayFSDPStrategy(RayStrategy):
     """Lightning's FSDP strategy on the workers of a Ray cluster.
 
-    The arguments are those of `RayStrategy`; `options` are FSDPStrategy's. The whole model is gathered on rank 0 when
-    training ends, and returned to the script.
+    The arguments are those of `RayStrategy`, except that `options` are options of Lightning's FSDPStrategy. The whole
+    model is gathered on rank 0 when training ends, and returned to the script.
 
-    torch supports this version of FSDP only on accelerators: without `use_gpu`, the constructor raises SpecError.
-    `RayModelParallelStrategy` (FSDP2) works on CPUs too.
+    PyTorch supports FSDP1, which this strategy uses, only on accelerators. Without `use_gpu`, the constructor therefore
+    raises SpecError. `RayModelParallelStrategy`, which uses FSDP2, works on CPUs too.
     """
 
     base: ClassVar[str] = "pytorch:strategies.FSDPStrategy"
@@ -144,8 +144,8 @@ class RayModelParallelStrategy(RayStrategy):
 
     The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and
     ``["tensor_parallel"]``. By default all workers are data-parallel; `data_parallel_size` and `tensor_parallel_size`
-    change this. The whole model is gathered on rank 0 when training ends. Its weights are returned to the script for
-    the layers that exist there.
+    change this. The whole model is gathered on rank 0 when training ends. The script gets the weights of those layers
+    that its own copy of the model has.
     """
 
     base: ClassVar[str] = "pytorch:strategies.ModelParallelStrategy"
@@ -163,7 +163,10 @@ class RayModelParallelStrategy(RayStrategy):
 
 
 def _count_as_strategy() -> None:
-    """Make the class pass LightningCLI's check for a Strategy, which happens before the class is instantiated."""
+    """Make `RayStrategy` a virtual subclass of Lightning's Strategy.
+
+    LightningCLI checks the class before it is instantiated, when it has no Lightning base class yet.
+    """
     for flavour in FLAVOURS:
         if flavour.pytorch in sys.modules:
             flavour.find("pytorch:strategies.Strategy").register(RayStrategy)
@@ -173,7 +176,7 @@ _count_as_strategy()
 
 
 class CUDAElsewhere(Flavoured):
-    """Lightning's CUDA accelerator on a machine without a GPU, for a Trainer that trains on another machine."""
+    """Lightning's CUDA accelerator for a script on a machine without a GPU, whose Trainer trains on other machines."""
 
     base: ClassVar[str] = "pytorch:accelerators.CUDAAccelerator"
 
@@ -195,7 +198,7 @@ class CUDAElsewhere(Flavoured):
 
 
 class Launcher(Flavoured):
-    """Implements Lightning's interface for starting processes. It runs the Trainer's method on a group of `Workers`."""
+    """Implements Lightning's interface for launching processes: runs the Trainer's method on a group of `Workers`."""
 
     base: ClassVar[str] = "pytorch:strategies.launchers.launcher._Launcher"
 
@@ -238,7 +241,7 @@ class Launcher(Flavoured):
 
 
 class _Job:
-    """The task that is sent to every rank."""
+    """A call of a Trainer's method, which is pickled and sent to every rank."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
@@ -269,9 +272,9 @@ class _Job:
 
 
 class _KeepWeights:
-    """Keeps the weights at the end of training.
+    """Collects the weights of the model at the end of training.
 
-    Unsharded weights are collected after training, and sharded weights before their strategy is torn down.
+    If the model is sharded, the weights have to be collected before the Trainer's strategy is torn down.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -294,7 +297,7 @@ class _KeepWeights:
             return None
         state: Mapping[str, Any] = (
             self._trainer.lightning_module.state_dict()
-        )  # on every rank, since metrics may gather
+        )  # call it on every rank, since metrics in the model may gather
         return state
 
     def _before_teardown(self) -> None:
@@ -311,7 +314,7 @@ def _about() -> dict[str, Any]:
     from tuner.trials.lightning.workers import terminal
 
     here = terminal()
-    # Lightning's seed_everything sets environment variables for the processes that it starts.
+    # Lightning's seed_everything sets environment variables, which the workers need too.
     settings = {
         name: value for name, value in os.environ.items() if name.startswith(("PL_", "CUBLAS_WORKSPACE_CONFIG"))
     }
@@ -362,7 +365,7 @@ def _culprits(job: _Job) -> list[str]:
 
 
 def _fetch_checkpoints(trainer: Any, workers: Any) -> None:
-    """Copy the checkpoint files that callbacks name to this machine, if they exist only on another machine."""
+    """Copy the checkpoint files of the Trainer's callbacks to this machine, if they exist only on rank 0's machine."""
     for callback in trainer.checkpoint_callbacks:
         paths = {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
         for path in paths | set(getattr(callback, "best_k_models", ())):

@@ -1,9 +1,10 @@
-"""The callback that reports, saves, stops and continues a Lightning trial.
+"""The callback with which Lightning training in a trial reports, saves checkpoints, stops and continues.
 
-A report belongs to a validation, or to the end of a training epoch. If possible, it is made between epochs, after the
-hooks of all callbacks. By then EarlyStopping, ModelCheckpoint and the learning-rate schedules are done. So training that
-continues from a checkpoint of such a report equals training without an interruption. If Lightning itself restarts in the
-middle of an epoch's end, it skips a step of a plateau scheduler and fails in EarlyStopping.
+A report belongs to a validation or to the end of a training epoch. If possible, it is made between two epochs, when the
+hooks of all callbacks have run. By then, EarlyStopping, ModelCheckpoint and the learning-rate schedulers have finished
+with the epoch. So training that continues from the checkpoint of such a report gives the same result as training without
+an interruption. From a checkpoint that was saved while an epoch was ending, Lightning would skip a step of a plateau
+scheduler and fail in EarlyStopping.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from tuner.trials.training import session
 FILE = "checkpoint.ckpt"
 On = Literal["validation_end", "train_epoch_end", "train_batch_end"]
 _MOMENTS = ("validation_end", "train_epoch_end", "train_batch_end")
-_KEY = "tuner"  # in Lightning's checkpoint
+_KEY = "tuner"  # the key of this module's data in Lightning's checkpoint
 
 
 class ReportCallback(Flavoured):
     """Reports the metrics that the module has logged, with a checkpoint if one is due. Outside a trial, it does nothing.
 
     A trial with one rank needs nothing else: `fit` automatically continues from the trial's checkpoint. A trial with
-    several ranks also needs `tuner.lightning.prepare_trainer`. Every rank reports equally often. Only the metrics of
-    rank 0 count; log with ``sync_dist=True`` to average the metrics of all ranks.
+    several ranks also needs `tuner.lightning.prepare_trainer`. Every rank makes the same number of reports. Only the
+    metrics of rank 0 count; log with ``sync_dist=True`` to average the metrics of all ranks.
 
     Args:
         metrics: the logged metrics to report: a name, a list of names, or {reported name: logged name}. If it is None,
             everything in `trainer.callback_metrics` is reported, and `epoch`, which counts from 0.
-        on: "validation_end" (not the sanity check), "train_epoch_end" or "train_batch_end", or several of these.
-            The end of an epoch is reported once, between that epoch and the next, including the training metrics of the
-            epoch. If several moments are given, the more frequent moments are not reported until the objective has been
-            logged, or until the rarest moment has come for the first time. The metrics of a validation are then reported
-            once, not again with every batch.
-        checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in
-            `checkpoint.ckpt`. A function ``save(trainer, folder)`` saves something else; it is called on every
-            rank, each with its own folder, and you have to restore it yourself. False: trials cannot be
-            paused or exploited. Nothing is written unless a checkpoint is due.
-        after_restore: ``after_restore(trainer, module)`` is called when a trial continues from a checkpoint,
-            after the optimizers and schedules got the hyperparameters of the new configuration. Use it for further
-            changes.
-        lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by unusual code.
+        on: when to report: "validation_end" (except after the sanity check), "train_epoch_end" or "train_batch_end", or
+            several of these. The end of an epoch is reported once, before the next epoch begins, with the training
+            metrics of the epoch. If `on` has several events, the more frequent ones are not reported until the objective
+            has been logged or the rarest event has happened for the first time. After that, the metrics of a validation
+            are reported only once, not again after every batch.
+        checkpoint: True to save Lightning's whole state (weights, optimizers, schedulers, loops, callbacks) in
+            `checkpoint.ckpt`. Or a function ``save(trainer, folder)`` that saves something else; it is called on every
+            rank, each time with a folder for this rank, and you have to restore what it saved yourself. False to save
+            nothing; then trials cannot be paused or exploited. Nothing is written unless a checkpoint is due.
+        after_restore: a function ``after_restore(trainer, module)`` that is called when a trial continues from a
+            checkpoint, after the optimizers and schedulers got the hyperparameters of the new configuration. Use it for
+            further changes.
+        lightning: "lightning.pytorch" or "pytorch_lightning", in the rare case that this cannot be detected.
 
     Raises:
-        SpecError: a metric was not logged. The message names it and the metrics that were logged.
+        SpecError: a metric was not logged. The message names the metric and those that were logged.
     """
 
     base: ClassVar[str] = "pytorch:callbacks.Callback"
@@ -74,18 +75,18 @@ class ReportCallback(Flavoured):
                 raise SpecError(f"expected some of {', '.join(_MOMENTS)}, got {moment!r}", "/on")
         self.checkpoint = checkpoint
         self.after_restore = after_restore
-        self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored available
+        self.opened = contextlib.ExitStack()  # keeps the folder of a checkpoint open while it is restored
         self._due = False
-        self._begun = False  # reports no longer wait for the objective
-        self._held_back = False  # whether a report has waited
+        self._begun = False  # whether reports no longer wait until the objective is logged
+        self._held_back = False  # whether a report was left out because the objective was not logged
         self._trained: dict[str, float] = {}  # the metrics that were logged before a validation
         self._validated: dict[str, float] = {}  # the metrics that the latest validation has logged
-        self._stale = True  # whether these metrics have been reported
+        self._stale = True  # whether `_validated` has been reported
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
 
-    # -- Lightning's hooks, in the order of a run
+    # -- Lightning's hooks, in the order in which a run calls them
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         running = session.current()
@@ -98,9 +99,9 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Make this call of `fit` restore the trial's checkpoint, unless `ckpt_path` was passed.
+        """Make the running call of `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
 
-        Lightning chooses the checkpoint's path before it calls any hook, and loads the file after `setup`.
+        Lightning chooses the path of the checkpoint before it calls any hook, and loads the file after the hook `setup`.
         """
         if running.checkpoint is None or running.count or self.checkpoint is not True:
             return
@@ -129,7 +130,7 @@ class ReportCallback(Flavoured):
         if restored is None:
             return
         self.opened.close()
-        trainer.ckpt_path = None  # a later test or predict must not load it again
+        trainer.ckpt_path = None  # a later call of test or predict must not load the checkpoint again
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
@@ -140,7 +141,7 @@ class ReportCallback(Flavoured):
             self._configured,
             _paces(trainer, restored["steps_per_epoch"]),
         ):
-            print(f"new configuration: {change}")  # to the trial's log, however logging is configured
+            print(f"new configuration: {change}")  # printed, to be in the trial's log however logging is configured
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
@@ -170,14 +171,14 @@ class ReportCallback(Flavoured):
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._held_back and not self._begun:  # the objective was never logged: report now to raise the error
+        if self._held_back and not self._begun:  # the objective was never logged: `_report` raises the error
             self._begun = self._due = True
         self._report_if_due(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.opened.close()
         if isinstance(exception, session.LeaveTrial):
-            # Lightning is about to finalize every logger as "failed"; a trial that is stopped or paused has not failed.
+            # Lightning will finalize every logger as "failed", but a trial that is stopped or paused has not failed.
             for logger in trainer.loggers:
                 _finalize_as_success(logger)
 
@@ -216,15 +217,15 @@ class ReportCallback(Flavoured):
         running.report(values, step=trainer.global_step, checkpoint=source)
 
     def _note(self, trainer: Any, moment: str) -> None:
-        """Record that the rarest moment has come. If the objective has not been logged by then, it never will be."""
+        """Stop waiting for the objective if this is the rarest of the events in `on`: it should be logged by then."""
         possible = (m for m in _MOMENTS if m in self.on and (m != "validation_end" or trainer.enable_validation))
         if moment == next(possible):
             self._begun = True
 
     def _is_too_early(self, trainer: Any, running: session.Session) -> bool:
-        """Return whether the objective has not been logged yet.
+        """Return whether reports still wait because the objective has not been logged.
 
-        Rank 0 decides, because all ranks must report equally often.
+        Rank 0 decides for all ranks, because all must make the same number of reports.
         """
         if not self._begun:
             wanted = [running.objective] if self.metrics is None else self.metrics.values()
@@ -275,10 +276,10 @@ class ReportCallback(Flavoured):
 
 
 def save_everywhere(trainer: Any, folder: str) -> None:
-    """Call `trainer.save_checkpoint` on all ranks. Each rank has its own folder.
+    """Save the trainer's state in `folder`, which differs between the ranks. Call this on all ranks.
 
-    Lightning uses the path of rank 0 on every rank. So on other nodes, it does not write the files of a sharded
-    checkpoint to the rank's own folder. This function moves them to that folder.
+    If the model is sharded, Lightning makes every rank write to the path of rank 0, even on other nodes. On each other
+    node, this function therefore moves the written files to the folder of the node's first rank.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)
@@ -310,20 +311,26 @@ def _paces(trainer: Any, before: float) -> list[float]:
 
 
 def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
-    """Undo the count of the next epoch, which Lightning counts as ready between two epochs."""
+    """Change the progress in a checkpoint that is saved between two epochs, so that the next epoch is not counted.
+
+    Lightning already counts the next epoch as ready at this point.
+    """
     for part in ("total", "current"):
         progress = fit_loop["epoch_progress"][part]
         progress["ready"] = progress["completed"]
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Mark training that was restored between epochs as not restarting. With `max_steps`, Lightning assumes a restart."""
+    """Make Lightning begin a new epoch after a checkpoint from between two epochs was restored.
+
+    With `max_steps`, Lightning would take the training to be in the middle of an epoch.
+    """
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 
 
 def _redirect(connector: Any, path: str) -> None:
-    """Make the connector's next `resume_start` load this checkpoint, unless it gets the path of another checkpoint."""
+    """Make the next call of the connector's `resume_start` load this checkpoint, if no other path is passed to it."""
     begin = connector.resume_start
     takes_weights_only = "weights_only" in inspect.signature(begin).parameters
 
@@ -332,7 +339,7 @@ def _redirect(connector: Any, path: str) -> None:
         if checkpoint_path:
             begin(checkpoint_path, *args, **kwargs)
         elif takes_weights_only:
-            begin(path, weights_only=False)  # it contains more than tensors
+            begin(path, weights_only=False)  # the checkpoint contains more than tensors
         else:
             begin(path)
 

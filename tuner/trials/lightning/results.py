@@ -1,8 +1,8 @@
-"""Return the results of a Trainer on a worker to the Trainer in the script, so that the script sees no difference.
+"""Copy the results of a Trainer on a worker to the Trainer in the script, as if the script itself had trained.
 
-The results are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
-attribute can refer to the trainer, to a callback or to a layer of the model. Such objects exist both in the script and on
-the worker, so only their names are sent.
+The results are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. If
+an attribute refers to the trainer, a callback or a layer of the model, only the name of that object is sent, because the
+script has it too.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """The results of one rank. Only rank 0 sets more than `results`."""
+    """The results of one rank. Ranks other than 0 set only `results` and `shards`."""
 
     results: bytes  # the value that the Trainer's method returned
-    shards: tuple[int | None, ...] = ()  # batch size of each predict loader that was divided among the ranks
+    shards: tuple[int | None, ...] = ()  # the batch size of each predict loader; None if it was not divided among ranks
     weights: bytes | None = None
     state: bytes = b""
     metrics: bytes = b""
     loops: bytes = b""
     generators: Any = None  # the states of the random generators, from which the script continues
-    parts: bytes = b""  # see `_parts`; a single pickle, so that objects that several parts share stay shared
+    parts: bytes = b""  # the value of `_parts`, in a single pickle, so that shared objects stay shared
 
 
 def landmarks(trainer: Any) -> dict[str, Any]:
-    """Return, by name, the objects that exist both in the script and on the worker."""
+    """Return the trainer, its callbacks, the layers and so on, which the script and the worker both have, by name."""
     module = trainer.lightning_module
     found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
     found["profiler"] = trainer.profiler
@@ -57,7 +57,7 @@ def landmarks(trainer: Any) -> dict[str, Any]:
 def collect(
     trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
 ) -> Returned:
-    """Collect the results on a worker after the method has returned. known: the `landmarks` from before the method ran."""
+    """Collect the results on a worker after the Trainer's method. known: the `landmarks` from before the method ran."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
     return Returned(
@@ -75,11 +75,11 @@ def collect(
 
 
 def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
-    """Return the attributes that are sent unchanged, as object name -> attribute -> value.
+    """Return the attributes that are sent to the script: a dict of attributes for each object, by the object's name.
 
-    The entry "callbacks" has the Trainer's callbacks in order, including the callbacks of the module's
-    `configure_callbacks`, which were added on the worker. The entry "layers" has the layers that the module created in
-    `setup` or `configure_model`. It is empty if the module is sharded, since each worker then has only a part of it.
+    The entry "callbacks" has the Trainer's callbacks in order, including those from the module's `configure_callbacks`,
+    which were added on the worker. The entry "layers" has the layers that the module created in `setup` or
+    `configure_model`. It is empty if the module is sharded, since each worker then has only a part of the module.
     """
     carried = ("callback ", "logger ", "profiler")
     return {
@@ -91,7 +91,7 @@ def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, d
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
-    """Set `trainer` and its model in the script to the state that they would have if the script had trained."""
+    """Copy the worker's results to the script's `trainer` and its model, as if the script itself had trained."""
     known = landmarks(trainer)
     module = trainer.lightning_module
     parts = _Unpickler(io.BytesIO(returned.parts), known).load()
@@ -137,7 +137,7 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def _configure(module: Any) -> None:
-    """Create in the script the layers that are otherwise created only on the workers."""
+    """Call the module's `configure_model` in the script, to create layers that only the workers have so far."""
     try:
         module.configure_model()
     except Exception as error:  # configure_model may need the devices of the workers
@@ -145,9 +145,9 @@ def _configure(module: Any) -> None:
 
 
 def results_of(returned: Sequence[Returned]) -> Any:
-    """Return what the Trainer's method returns in the script.
+    """Return the value that the Trainer's method returns in the script.
 
-    That is rank 0's value or, for predictions, the values of all ranks in the order of the data set.
+    For predictions, this combines the values of all ranks in the order of the data set. Otherwise it is rank 0's value.
     """
     if not returned[0].shards:
         return _load(returned[0].results)
@@ -161,12 +161,12 @@ def results_of(returned: Sequence[Returned]) -> Any:
 
 
 def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
-    """Return the predictions of all ranks in the form in which one process returns them.
+    """Combine the predictions of all ranks into the list of batches that a single process would return.
 
     Rank r of w ranks predicted the samples r, r + w, r + 2w, ... in batches of `batch_size`. If a batch has one row for
     each sample, its rows are put in the order of the data set. Otherwise the batches stay whole: first the first batch of
-    each rank, then the second batch of each rank, and so on. The batches also stay whole if `batch_size` is None, which
-    means that the loader was not divided among the ranks.
+    each rank, then the second batch of each rank, and so on. If the loader was not divided among the ranks, `batch_size`
+    is None, and the batches also stay whole.
     """
     if batch_size is not None:
         rows = [[row for batch in batches for row in _rows(batch)] for batches in by_rank]
@@ -200,7 +200,7 @@ def _sliceable(batch: Any) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Return the number of rows of a value that can be sliced."""
+    """Return the number of rows of a batch for which `_sliceable` is true."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))
@@ -239,9 +239,9 @@ def _public(module: Any) -> dict[str, Any]:
 
 
 def _new_layers(module: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, by path, the layers and parameters that are new or were replaced.
+    """Return the layers and parameters of a module that are not in `known`, by path.
 
-    The contents of a returned layer have no entries of their own.
+    Layers and parameters inside a returned layer have no entries of their own.
     """
     found: dict[str, Any] = {}
     for path, layer in module.named_modules(remove_duplicate=False):
@@ -266,7 +266,7 @@ def _set_attributes(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def _set_progress(loop: Any, state: Mapping[str, Any], prefix: str = "") -> None:
-    """Restore a loop's progress. Unlike its `load_state_dict`, do not make the loop believe that it restarts."""
+    """Set a loop's progress. The loop's own `load_state_dict` would also mark the loop as restarting."""
     loop._load_from_state_dict(dict(state), prefix)
     for name, inner in list(vars(loop).items()):
         if hasattr(inner, "_load_from_state_dict") and hasattr(inner, "restarting"):
@@ -288,7 +288,7 @@ def _load(data: bytes) -> Any:
 
 
 def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -> bytes:
-    """Pickle everything except values that cannot be sent, such as open files and threads."""
+    """Pickle the attributes, without those whose values cannot be pickled, such as open files and threads."""
     try:
         return _pickle(parts, names)
     except Exception:
@@ -299,7 +299,7 @@ def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -
                 _pickle(value, names)
                 sent[part][name] = value
             except Exception as error:
-                log.debug("%s.%s stays on the worker: %s", part, name, error)
+                log.debug("%s.%s is not copied from the worker to the script: %s", part, name, error)
     return _pickle(sent, names)
 
 
@@ -327,7 +327,10 @@ class _Unpickler(pickle.Unpickler):
         return self._known[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Load GPU tensors on the CPU, even inside other objects, because this machine may have no GPU."""
+        """Return a class or function that a pickle names. Tensors from GPUs are loaded on the CPU.
+
+        This machine may have no GPU, so the function that loads tensors is replaced.
+        """
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _load
         return super().find_class(module, name)

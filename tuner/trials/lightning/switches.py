@@ -1,6 +1,6 @@
-"""Copy the global settings of a script's process, so that the workers train under the same settings.
+"""Copy PyTorch's global settings from a script's process to its workers, so that they train under the same settings.
 
-A Trainer sets some of these (`deterministic`, `benchmark`) when it is created, and it is created in the script.
+A Trainer sets some of them (`deterministic`, `benchmark`) when it is created, which happens only in the script.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class GlobalState:
-    """torch's global switches and the states of the random generators."""
+    """PyTorch's global settings, and the states of the random generators."""
 
-    deterministic: tuple[bool, bool]  # (whether it is on, whether it only warns)
+    deterministic: tuple[bool, bool]  # deterministic algorithms: (whether required, whether a violation only warns)
     cudnn: tuple[bool, bool]  # benchmark, deterministic
     matmul_precision: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class GlobalState:
         set_generators(self.generators)
         torch.cuda.manual_seed_all(
             torch.initial_seed()
-        )  # as manual_seed in the script would; a warm worker has drawn numbers before
+        )  # as torch.manual_seed does in the script; a warm worker has already drawn numbers
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Run a Lightning Trainer inside a trial. The Trainer's process is already a rank, so the Trainer starts no processes."""
+"""Run a Lightning Trainer inside a trial. The trial's ranks are already running, so the Trainer starts no processes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def prepare_trainer(
     on: On | Sequence[On] = "validation_end",
     checkpoint: bool | Callable[[Any, str], Any] = True,
 ) -> Any:
-    """Make `trainer` train on the ranks of this trial. A Lightning script needs only this line to become a trial.
+    """Make `trainer` train on the ranks of this trial, and return it.
 
-    The Trainer's strategy uses the process group, the ranks and the device of the trial. The Trainer's strategy (DDP,
-    FSDP) and its options are kept, but its `devices` and `num_nodes` are ignored. A Trainer for one device becomes a DDP
-    Trainer if the trial has several ranks. A `ReportCallback` with the given arguments is added unless the Trainer
-    already has one. If the trial continues from a checkpoint, the next `fit` restores that checkpoint.
+    A Lightning script needs only this one line to run as a trial. The Trainer's strategy (DDP, FSDP) and the strategy's
+    options are kept, but it uses the process group, the ranks and the device of the trial. The Trainer's `devices` and
+    `num_nodes` are ignored. A Trainer for one device becomes a DDP Trainer if the trial has several ranks. A
+    `ReportCallback` with the given arguments is added unless the Trainer already has one. If the trial continues from a
+    checkpoint, the next `fit` restores that checkpoint.
 
-    Return the same trainer. Outside a trial, nothing is changed, so that the script still runs alone.
+    Outside a trial, the trainer is not changed, so that the script still runs alone.
     """
     running = session.current()
     if running is None:
@@ -64,7 +65,7 @@ def prepare_trainer(
 
 
 class Ranks(Flavoured):
-    """Lightning's ClusterEnvironment for ranks that tuner has started and connected."""
+    """Implements Lightning's ClusterEnvironment for ranks that `tuner` has started and connected."""
 
     base: ClassVar[str] = "fabric:plugins.environments.ClusterEnvironment"
 
@@ -88,7 +89,7 @@ class Ranks(Flavoured):
 
     @property
     def main_port(self) -> int:
-        """Return a free port. It is only needed for a single rank, where there may be no process group yet."""
+        """Return a free port. Lightning uses it only if there is a single rank, which may have no process group yet."""
         if not self._port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -112,20 +113,20 @@ class Ranks(Flavoured):
         return self._node_rank
 
     def set_world_size(self, size: int) -> None:
-        """Ignore the value: Lightning computes nodes times devices, which is wrong for uneven nodes."""
+        """Ignore the value: Lightning computes nodes times devices, which is wrong if nodes have unequal numbers of ranks."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore the value. See `set_world_size`."""
+        """Ignore the value, for the same reason as in `set_world_size`."""
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Accept anything: `devices` and `num_nodes` are ignored here."""
+        """Accept any settings, because the Trainer's `devices` and `num_nodes` are ignored in a trial."""
 
     def teardown(self) -> None:
         """Do nothing: the process group belongs to the trial."""
 
 
 class AssignedStrategy(_Strategy):
-    """Mixin for the strategy of a process that is already a rank."""
+    """Mixin for the strategy of a Trainer whose process is already a rank."""
 
     def _configure_launcher(self) -> None:
         self._launcher = None
@@ -138,7 +139,7 @@ class AssignedStrategy(_Strategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint. Our checkpoints also contain objects: hyperparameters and the states of callbacks."""
+        """Load a checkpoint. If `ReportCallback` saved it, unpickle all of it, because it has more than tensors."""
         inherited = super().load_checkpoint
         if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
             return inherited(checkpoint_path, weights_only=False)
@@ -149,9 +150,9 @@ _assigned_types: dict[type, type] = {}
 
 
 def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
-    """Give the trainer's strategy these ranks and this device.
+    """Make the trainer's strategy use these ranks and this device.
 
-    Only this function uses Lightning's accelerator connector.
+    In `tuner`, only this function uses Lightning's accelerator connector, which is private.
     """
     flavour = flavour_of(trainer)
     strategy = trainer.strategy
@@ -178,7 +179,7 @@ def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector.cluster_environment = strategy.cluster_environment = ranks
         connector._parallel_devices = strategy.parallel_devices = devices
         connector._num_nodes_flag = max(1, ranks.world_size() // ranks.local_world_size)
-        if hasattr(connector.precision_plugin, "device"):  # for autocast, which was set up for the script's machine
+        if hasattr(connector.precision_plugin, "device"):  # autocast was set up for the script's machine
             connector.precision_plugin.device = device.type
         connector._lazy_init_strategy()
     except AttributeError as error:

@@ -1,7 +1,7 @@
-"""The processes behind a `RayStrategy`: a placement group with one rank for each bundle, used by a plain script.
+"""The processes behind a `RayStrategy`: a placement group with one rank in each bundle, which a script uses.
 
-There are no reports and no verdicts: the ranks run a payload together, and their return values are sent back. The
-output of rank 0 appears in the output of the script.
+The script is not a trial, so there are no reports and no verdicts: the ranks run a pickled function together, and their
+return values are sent back. The output of rank 0 appears in the output of the script.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tuner.trials.runtime.process_stats import oom_kills
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 3.0  # seconds to wait for the error that caused a communication error
+_ECHO_S = 3.0  # seconds to wait for the error behind a communication error
 _POLL_S = 0.5
 
 
 class Worker:
-    """One rank. `output` and `read` can be called while `run` runs."""
+    """The process of one rank, a Ray actor. `output` and `read` can be called while `run` is running."""
 
     def __init__(self) -> None:
         self._tee = {"stdout": _Tee(sys.stdout), "stderr": _Tee(sys.stderr)}
@@ -58,14 +58,17 @@ class Worker:
         )
 
     def open(self, ip: str, world_size: int) -> int:
-        """Open a store for a new process group on rank 0, and return its port."""
+        """Open the store through which a new process group is formed, and return its port. Call this on rank 0."""
         import torch.distributed as dist
 
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
         return int(self._store.port)
 
     def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
-        """Join the process group, unpickle the payload, call ``payload(assignment)``, and leave the group."""
+        """Join the process group, call the pickled function `payload` with the assignment, and return its value.
+
+        The process leaves the group in the end. about: the script's environment variables, `sys.path` and directory.
+        """
         import cloudpickle
 
         self._set_environment(assignment, about)
@@ -84,12 +87,12 @@ class Worker:
                 tee.heard = False
 
     def stale(self) -> str | None:
-        """Return a file of the user that has changed since it was imported here, or None."""
+        """Return a file of user code that has changed since this process imported it, or None."""
         return self._modules.stale()
 
     @ray.method(concurrency_group="control")
     def output(self, wait_s: float) -> list[tuple[str, str]]:
-        """Return the output since the last call as (stream, text). If there is none, wait up to `wait_s` seconds for it."""
+        """Return the output since the last call, as (stream, text). Wait up to `wait_s` seconds if there is none."""
         deadline = time.monotonic() + wait_s
         while True:
             found = [(name, text) for name, tee in self._tee.items() if (text := tee.take())]
@@ -99,7 +102,7 @@ class Worker:
 
     @ray.method(concurrency_group="control")
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file on this node."""
+        """Return the content of a file on this node, or None if there is no such file."""
         if not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
@@ -140,7 +143,7 @@ class Worker:
 
 
 class Workers:
-    """A group of `Worker`s, which the constructor starts. It runs one payload at a time, and none after a failure."""
+    """A group of `Worker`s, which the constructor starts. It runs one function at a time, and none after a failure."""
 
     def __init__(
         self,
@@ -182,9 +185,10 @@ class Workers:
         self._actors = [actors[index] for index in order]
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
-        """Return the results of the ranks, by rank.
+        """Run a pickled function on all ranks, and return its values, by rank.
 
-        An error of a rank is raised unchanged, with a note that names the rank.
+        If a rank raises an error, raise that error, with a note that names the rank. about: the script's environment
+        variables, `sys.path` and directory, which the ranks take over.
         """
         leader, ip = self._actors[0], self.workers[0].ip
         shared = ray.put(payload)
@@ -201,7 +205,7 @@ class Workers:
             ready, _ = ray.wait([*pending, heard], timeout=min(1.0, max(0.0, give_up - time.monotonic())))
             for ref in ready:
                 if ref == heard:
-                    with contextlib.suppress(ray.exceptions.RayError):  # `run` notices if rank 0 has ended
+                    with contextlib.suppress(ray.exceptions.RayError):  # `refs` tells if rank 0 has ended
                         _say(ray.get(heard))
                     heard = leader.output.remote(_POLL_S)
                     continue
@@ -219,7 +223,7 @@ class Workers:
         return list(ray.get(refs))
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file on rank 0's node."""
+        """Return the content of a file on rank 0's node, or None if there is no such file."""
         content: bytes | None = ray.get(self._actors[0].read.remote(path))
         return content
 
@@ -231,8 +235,8 @@ class Workers:
             return False
 
     def close(self) -> None:
-        """End the processes and free their resources. Repeating the call does nothing."""
-        with contextlib.suppress(Exception):  # their Ray cluster may be gone
+        """End the processes and free their resources. A second call does nothing."""
+        with contextlib.suppress(Exception):  # the Ray cluster may be gone
             for actor in self._actors:
                 ray.kill(actor)
             remove_placement_group(self._placement)
@@ -254,9 +258,9 @@ _idle_lock = threading.Lock()
 
 
 def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
-    """Return (key, workers): idle workers of the same kind if this process has any, else new workers.
+    """Return (key, workers): idle workers with this scaling and these options if there are any, else new workers.
 
-    Idle workers of other kinds are ended first, because they may hold the needed resources.
+    Before new workers are started, all idle ones are ended, because they may hold the needed resources.
     """
     key = repr((ray.get_runtime_context().get_node_id(), scaling, options))
     with _idle_lock:
@@ -271,7 +275,7 @@ def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
 
 
 def give_back(key: str, workers: Workers, keep_s: float) -> None:
-    """Keep the workers for the next `borrow`, for this many seconds."""
+    """Keep idle workers for a later call of `borrow`, and end them after `keep_s` seconds."""
     timer = threading.Timer(keep_s, release, (key,))
     timer.daemon = True
     with _idle_lock:
@@ -280,7 +284,7 @@ def give_back(key: str, workers: Workers, keep_s: float) -> None:
 
 
 def release(key: str | None = None) -> None:
-    """End the idle workers of this kind, or of all kinds."""
+    """End the idle workers with this key, or all idle workers if `key` is None."""
     with _idle_lock:
         ended = [_idle.pop(name) for name in list(_idle) if key is None or name == key]
     for workers, timer in ended:
@@ -316,10 +320,10 @@ def terminal() -> dict[str, Any]:
 
 
 class _Tee(io.TextIOBase):
-    """A standard stream that keeps what is written while a listener exists.
+    """A standard stream that can keep the text that is written to it, until `take` fetches it for the script.
 
-    Kept text is written nowhere else. Otherwise it would appear twice if the script has called `ray.init` itself, because
-    Ray then prints the output of workers.
+    While `heard` is true, text is kept and not passed on to the process's own stream. Otherwise it would appear twice if
+    the script has called `ray.init` itself, because Ray then prints the output of workers.
     """
 
     def __init__(self, stream: TextIO) -> None:

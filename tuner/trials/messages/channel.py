@@ -1,8 +1,9 @@
 """The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-Rank 0 sends the rendezvous port of a trial, and verdicts. The other ranks send the data that rank 0 needs to commit a
-checkpoint of several ranks. The channel does not use torch.distributed, because user code can destroy or break process
-groups, and because trials without torch have none. If a peer dies, `PeerLost` is raised at once.
+Rank 0 sends the other ranks the port at which they meet for a trial, and the driver's verdicts. The other ranks send
+rank 0 what it needs to commit a checkpoint of several ranks. The channel does not use torch.distributed, because user
+code can destroy or break process groups, and because trials without PyTorch have no process group. If the process at
+the other end of a connection dies, `PeerLost` is raised at once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HEADER = struct.Struct("!I")
 
 
 class PeerLost(ConnectionError):
-    """The process at the other end has ended."""
+    """The process at the other end of a connection has ended."""
 
 
 class Link:
@@ -53,7 +54,7 @@ class Link:
         return pickle.loads(self._exactly(size))
 
     def close(self) -> None:
-        # A reader in another thread is woken by shutdown, but not by close.
+        # A thread that waits for a message is woken by shutdown, but not by close.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -72,7 +73,7 @@ class Link:
 
 
 class ChannelServer:
-    """Rank 0's end of the channel. It listens at `address` from the beginning. `accept` waits for the other ranks."""
+    """Rank 0's end of the channel. It listens at `address` once it is created. `accept` waits for the other ranks."""
 
     def __init__(self, ip: str, token: bytes) -> None:
         self._token = token
@@ -110,7 +111,7 @@ class ChannelServer:
 
 
 class ChannelClient:
-    """The end of the channel at any rank except rank 0."""
+    """The other end of the channel, in each rank except rank 0."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
         self.verdicts = self._connect(address, token, 0, rank, timeout)
@@ -128,7 +129,7 @@ class ChannelClient:
 
 
 def _greeting(connection: socket.socket, deadline: float) -> bytes | None:
-    """Return the first 21 bytes of a connection, which identify a rank. Return None if they do not arrive."""
+    """Receive the first 21 bytes from a new connection, which identify a rank. Return None if they do not arrive."""
     parts = b""
     try:
         while len(parts) < 21:

@@ -13,10 +13,10 @@ from tuner.domain.segments import CheckpointInfo, Report, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRef:
-    """The user's function, by name or by value.
+    """The training function, by name (`entrypoint`) or by value (`blob`).
 
-    `hash` identifies its content, so that a worker group gets only code that it does not have yet. `blob` is the
-    function's cloudpickle, or a Ray object reference to it.
+    `hash` identifies the content of the function, so that a function is sent only to worker groups that do not have it.
+    `blob` is the function pickled by cloudpickle, or a Ray object reference to the pickle.
     """
 
     hash: str
@@ -34,78 +34,87 @@ class Launch:
     trial_id: str
     segment_id: str
     trial_number: int
-    segment: int = 1  # ordinal within the trial
-    params: Mapping[str, Any] = field(default_factory=dict)  # flat: "optimizer/lr" -> JSON value
+    segment: int = 1  # the number of the segment in its trial, from 1
+    params: Mapping[str, Any] = field(default_factory=dict)  # a flat dict: "optimizer/lr" -> JSON value
     seed: int = 0
     start_iteration: int = 0
     checkpoint: CheckpointInfo | None = None  # the checkpoint to start from
     code: CodeRef
-    space: Mapping[str, Any] | None = None  # JSON form; None: params are nested by their slashes
-    space_blob: bytes | None = None  # choices that JSON cannot express
+    space: Mapping[str, Any] | None = None  # the search space as JSON; if None, slashes in `params` nest the config
+    space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints are stored
-    durable: bool = False  # whether checkpoints on a disk survive a power failure
+    durable: bool = False  # whether checkpoints on a disk must survive a power failure
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
-    first_milestone: int | None = 1  # report_no at which ranks wait first; None: never
-    checkpoint_every: int | None = None  # save a checkpoint every n reports
+    first_milestone: int | None = 1  # report_no of the first milestone; None if there is none
+    checkpoint_every: int | None = None  # the number of reports from one checkpoint to the next
     milestone_checkpoints: bool = False  # whether to save a checkpoint at every milestone
-    metric: str | None = None  # the objective
+    metric: str | None = None  # the metric of the objective
     env: Mapping[str, str] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The answer to a batch if earlier reports are missing. Nothing was accepted: send all reports after `after` again."""
+    """The driver's answer to a batch of reports if earlier reports are missing.
+
+    The driver has not accepted the batch. The sender must send all reports after report `after` again.
+    """
 
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The node and process of one rank."""
+    """The node, the process and the GPUs of one rank."""
 
     rank: int
     node: str  # Ray's id of the node
-    host: str  # its name
+    host: str  # the node's host name
     ip: str
     pid: int
     gpus: tuple[str, ...] = ()
 
 
 class Inbox(Protocol):
-    """Receives a segment's messages about its start. Its methods are called in the host's event loop and must not block."""
+    """Is told about the start of segments. The methods are called in the host's event loop, and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        """Handle the message that the segment waits for resources. Called again when the reason changes."""
+        """Handle the message that a segment waits for resources. This is called again when the reason changes."""
 
     def started(
         self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
     ) -> None:
-        """Handle the message that all ranks are about to call the training function.
+        """Handle the message that all ranks of a segment are about to call the training function.
 
-        held_s: seconds since their group got its resources.
+        Args:
+            segment_id: the segment.
+            placement: the node, process and GPUs of each rank.
+            startup_s: seconds since the segment was launched.
+            warm: whether the group existed before and was reused.
+            held_s: seconds since the group got its resources, or was given to this segment.
         """
 
 
 class Driver(Protocol):
-    """The Ray actor to which ranks report.
+    """The requests that ranks send to the driver host, which is a Ray actor or listens on a socket.
 
-    After a lost answer, a method may be called again with the same arguments. The second call has no effect.
+    If an answer is lost, a rank repeats its request with the same arguments. The repeated request has no effect.
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        """Commit a batch. Return the verdict if its last report has `waits`, or a Resend if earlier reports are missing.
+        """Commit a batch of reports. Return a Resend if earlier reports are missing, else the verdict or None.
 
-        If the answer to a milestone is None, the driver does not know this segment, and the ranks leave.
+        There is a verdict if the last report of the batch has `waits`, so that the ranks wait. If the answer to such a
+        report is None, the driver does not know the segment any more, and the ranks end it.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Handle the message that a checkpoint is committed or, if its `ready` is False, that it is being saved.
+        """Record that a checkpoint is committed or, if `info.ready` is False, that it is being saved.
 
-        By then the driver has acknowledged the checkpoint's report.
+        A rank calls this only after the driver has acknowledged the report to which the checkpoint belongs.
         """
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:

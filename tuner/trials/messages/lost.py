@@ -1,7 +1,7 @@
-"""Errors of worker processes that could not be started, died, or could not be reached for a moment.
+"""Errors about worker processes that could not be started, have died, or could not be reached for a moment.
 
-Calls of ranks on Ray raise Ray's errors, and calls of the local executor's ranks raise the errors of this module. For
-`except` clauses, the functions below return the errors of both kinds, without importing Ray.
+A call of a rank on Ray raises Ray's errors, and a call of a rank of the local executor raises the errors of this module.
+The functions of this module return the errors of both kinds for `except` clauses, without importing Ray.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class NoRoom(PlacementError):
 
 
 class LostAtStart(PlacementError):
-    """Workers, or their node, died while they were being started. Another attempt may succeed."""
+    """Worker processes or their node died while the processes were being started. Another attempt may succeed."""
 
 
 class RankLost(Exception):
     """A worker process of the local executor has ended.
 
     Attributes:
-        status: its exit code, or the negative number of the signal that ended it; None if that is not known.
+        status: the exit code, or the negative number of the signal that ended the process; None if it is not known.
         killed_for: "memory" if the executor killed the process to free memory, else "".
     """
 
@@ -33,12 +33,12 @@ class RankLost(Exception):
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of a call to a rank whose process has ended or cannot be reached."""
+    """Return the classes of errors that a call of a rank raises if its process has ended or cannot be reached."""
     ray = sys.modules.get("ray")
     return (RankLost,) if ray is None else (RankLost, ray.exceptions.RayError)
 
 
 def unavailable_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of a call to a process that is alive but could not be reached for a moment."""
+    """Return the classes of errors that a call of a rank raises if its process lives but could not be reached."""
     ray = sys.modules.get("ray")
     return () if ray is None else (ray.exceptions.ActorUnavailableError,)

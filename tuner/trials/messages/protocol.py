@@ -18,14 +18,14 @@ class WorkerMetadata:
     ip: str
     pid: int
     gpus: tuple[str, ...]
-    channel_address: tuple[str, int] | None  # the address at which it listens for the other ranks if it becomes rank 0
+    channel_address: tuple[str, int] | None  # where it listens for the other ranks, if it becomes rank 0
     token: bytes
-    oom_kills: int  # OOM kills on its node so far; a higher count later means that the kernel has killed a process
+    oom_kills: int  # the OOM kills on its node so far; a higher count later means that the kernel killed a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
-    """The rank of a process in its group. It is assigned once, when the group is formed."""
+    """The rank of a process in its worker group, with its devices. It is assigned once, when the group is formed."""
 
     rank: int
     world_size: int
@@ -42,19 +42,19 @@ class RankAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankError:
-    """An error of one rank, as text, because the class of the exception may not be importable elsewhere."""
+    """An error of one rank, as text, because other processes may be unable to import the class of the exception."""
 
     type: str
     message: str
     traceback: str = ""
     log_tail: str = ""
     cause: str = "exception"  # see domain.events.Failure
-    communication: bool = False  # whether another rank's end has most likely caused it
+    communication: bool = False  # whether the end of another rank has most likely caused the error
 
 
 @dataclass(frozen=True, slots=True)
 class NotReusable:
-    """The answer of a process that cannot be reused. The segment has not begun."""
+    """The answer of a warm process that cannot be reused. The segment has not begun in it."""
 
     reason: str
 
@@ -64,14 +64,14 @@ class RankResult:
     kind: Literal["returned", "left", "failed"]
     reports: int = 0
     error: RankError | None = None
-    as_value: bool = False  # whether its only report is the return value of the function
-    warning: str = ""  # a likely mistake that caused no failure
-    log: Sequence[LogChunk] = ()  # the unsent chunks of its log with the end mark; empty if they are sent separately
+    as_value: bool = False  # whether the only report is the return value of the function
+    warning: str = ""  # a message about a likely mistake that caused no failure
+    log: Sequence[LogChunk] = ()  # the unsent chunks of the rank's log and its end mark; empty if sent separately
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     reports: int
-    idle_s: float  # seconds since the latest report or verdict began or ended
-    waiting: bool  # whether it waits for the driver; this may take arbitrarily long and is not a hang
-    saving: bool = False  # whether it is leaving or has left the function and still has checkpoints to commit
+    idle_s: float  # seconds since a report or a verdict last began or ended
+    waiting: bool  # whether the rank waits for the driver, which may take arbitrarily long and is not a hang
+    saving: bool = False  # whether the rank is leaving or has left the function, and still has checkpoints to commit

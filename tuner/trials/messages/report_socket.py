@@ -4,10 +4,11 @@ A call of an async Ray actor costs the driver almost a millisecond of CPU time. 
 tenth of that.
 
 A message has the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and may be repeated. If a connection
-fails, or if the network admits only Ray, calls of the actor replace this message and all later messages. Logs have
-separate connections, so that reports never wait for logs.
+fails, or if the network lets only Ray through, this message and all later ones are sent by calls of the driver's actor.
+Logs have separate connections, so that reports never wait for logs.
 
-Ranks of the local executor have no actor to call. They send all other requests over a third connection (`SocketDriver`).
+In the local executor, the driver is not an actor. There, ranks send all other requests over a third connection
+(`SocketDriver`).
 """
 
 from __future__ import annotations
@@ -46,21 +47,23 @@ Answer = Verdict | Resend | None
 Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
 TakeCall = Callable[[str, Sequence[Any]], Awaitable[Any]]
-_REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token says what the connection is for
+_REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token: what the connection is for
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     host: str
     port: int
-    token: bytes = field(repr=False)  # every connection must start with it
+    token: bytes = field(repr=False)  # a secret, with which every connection must begin
 
 
 class ReportServer:
     """The driver's end of the sockets. It runs in the driver's event loop.
 
-    `take` is called with each batch of reports and returns the answer. `take_logs` is called with chunks of logs and
-    returns once they are stored. `take_call` is called for all other requests, with their name and arguments.
+    Args:
+        take: called with each batch of reports; returns the answer.
+        take_logs: called with chunks of logs; returns once they are stored.
+        take_call: called with the name and the arguments of each other request; returns the answer.
     """
 
     def __init__(self, take: Take, take_logs: TakeLogs | None = None, take_call: TakeCall | None = None) -> None:
@@ -70,13 +73,13 @@ class ReportServer:
         self._connections: set[asyncio.Task[Any]] = set()
 
     async def open(self, ip: str) -> Address:
-        """Listen on a free port of this address."""
+        """Listen on a free port of this IP address. Return the address to which ranks connect."""
         self._server = await asyncio.start_server(self._serve, ip, 0)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port, self._token)
 
     async def close(self) -> None:
-        """Stop listening and close all connections. A sender that gets no answer repeats its batch."""
+        """Stop listening, and close all connections. A rank that gets no answer sends its batch of reports again."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -111,9 +114,9 @@ class ReportServer:
             writer.close()
 
     async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
-        """Return (True, the parts of the answer), or (False, None) after an error.
+        """Return (True, the parts of the answer to a batch of reports), or (False, None) after an error.
 
-        The sender then calls the actor, which raises the error.
+        After an error, the rank sends the batch by a call of the actor, which raises the same error in the rank.
         """
         try:
             verdict = await self._take(segment_id, reports)
@@ -126,7 +129,7 @@ class ReportServer:
         return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> bytes:
-        """Return (True, the answer) or (False, the error), pickled."""
+        """Carry out a request other than reports and logs. Return the pickle of (True, answer) or (False, error)."""
         try:
             if self._take_call is None:
                 raise NotImplementedError(f"this driver does not accept {question} over a socket")
@@ -139,7 +142,7 @@ class ReportServer:
             return pickle.dumps((False, RuntimeError(f"{type(answer[1]).__name__}: {answer[1]}")))
 
     async def _store(self, segment_id: str, chunks: Sequence[LogChunk]) -> bool:
-        """Store the chunks. Return True once they are stored, or False if they could not be stored."""
+        """Store chunks of a log. Return whether they are stored."""
         if self._take_logs is None:
             return False
         try:
@@ -150,7 +153,7 @@ class ReportServer:
 
 
 class _DriverConnection:
-    """A connection to the driver. It is opened when it is first needed. After a failure, it is not reopened."""
+    """A connection to the driver, which is opened when it is first needed. After a failure, it is not opened again."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose
@@ -179,7 +182,7 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # so that this rank notices the loss of the driver's machine
+                with contextlib.suppress(OSError):  # keep-alive notices the loss of the driver's machine
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
@@ -190,9 +193,9 @@ class _DriverConnection:
 
 
 class ReportClient(_DriverConnection):
-    """Rank 0's end of the connection for reports. A process opens one connection at its first report.
+    """Rank 0's end of the connection for reports, which is opened at the first report of the process.
 
-    `call` sends reports through the actor if there is no connection.
+    call: a function that sends reports through the driver's actor; used if there is no connection.
     """
 
     def __init__(self, address: Address | None, call: Callable[[str, list[Report]], Answer]) -> None:
@@ -200,7 +203,7 @@ class ReportClient(_DriverConnection):
         self._call = call
 
     def send(self, segment_id: str, reports: list[Report]) -> Answer:
-        """Send a batch and return the answer. Only one thread may send at a time."""
+        """Send a batch of reports, and return the driver's answer. Only one thread may send at a time."""
         taken, answer = self._request((segment_id, [_parts(report) for report in reports])) or (False, None)
         if not taken:
             return self._call(segment_id, reports)
@@ -212,7 +215,9 @@ class ReportClient(_DriverConnection):
 class LogClient(_DriverConnection):
     """A rank's end of the connection for its log.
 
-    `call` sends chunks through the actor if there is no connection. Several threads can send at the same time.
+    Several threads can send at the same time.
+
+    call: a function that sends chunks through the driver's actor; used if there is no connection.
     """
 
     def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:
@@ -221,7 +226,7 @@ class LogClient(_DriverConnection):
         self._sending = threading.Lock()
 
     def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Send chunks, and return once the driver has stored them. Raise DriverSilent if it could not store them."""
+        """Send chunks of a log, and return once the driver has stored them. Raise DriverSilent if that fails."""
         packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
         with self._sending:
             stored = self._request((segment_id, packed))
@@ -232,7 +237,7 @@ class LogClient(_DriverConnection):
 
 
 class SocketDriver:
-    """The link from a rank of the local executor to the driver. Its connection is opened when it is first needed."""
+    """The `DriverLink` of a rank of the local executor: a connection that is opened when it is first needed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -240,7 +245,7 @@ class SocketDriver:
         self._sending = threading.Lock()
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-        """Send a request and return its answer. If the driver raises an error, raise the same error here.
+        """Send a request and return the driver's answer. If the driver raises an error, raise the same error here.
 
         Raises:
             DriverSilent: there was no connection for `patience_s` seconds.
@@ -262,11 +267,11 @@ class SocketDriver:
         return value
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Load a new copy of a stored object from its file, which is on this machine or at a URI."""
+        """Load an object that was stored with the training code from its file, which is on this machine or at a URI."""
         return stored.load()
 
 
-# Messages are plain tuples: a frozen dataclass with slots takes ten times as long to unpickle.
+# Reports are sent as plain tuples: unpickling a frozen dataclass with slots would take ten times as long.
 
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(Report))

@@ -12,10 +12,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class DriverLink(Protocol):
-    """A rank's link to the driver."""
+    """The connection by which a rank sends requests to the driver."""
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-        """Call a method of `launch.Driver` and return its answer. The method may run more than once.
+        """Call the method `question` of the driver, and return its answer. The method may run more than once.
 
         Raises:
             DriverSilent: the driver could not be reached for `patience_s` seconds.
@@ -26,16 +26,15 @@ class DriverLink(Protocol):
 
 
 class RayDriver:
-    """The link to a driver that is a Ray actor."""
+    """The `DriverLink` to a driver that is a Ray actor."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-        """Call a method of the actor. If the method raises an error, raise the same error here.
+        """Call a method of the actor, and return its answer. If the method raises an error, raise the same error here.
 
-        If Ray cannot reach the actor for a while, call again. Ray then raises `ActorUnavailableError`: a connection
-        broke, but the actor is alive.
+        If the actor is alive but a connection broke, Ray raises `ActorUnavailableError`. The call is then repeated.
         """
         import ray
 
@@ -45,16 +44,16 @@ class RayDriver:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Return the object from Ray's object store."""
+        """Return an object that was stored with the training code, from Ray's object store."""
         import ray
 
         return ray.get(self.ask("object", segment_id, stored)[0])
 
 
 def ask(method: Any, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
-    """Call a method of an actor and return its answer.
+    """Call a method of an actor, and return its answer.
 
-    If Ray cannot reach the actor for a while, call again, for up to `patience_s` seconds, then raise DriverSilent.
+    If Ray cannot reach the actor, repeat the call for up to `patience_s` seconds, and then raise DriverSilent.
     """
     import ray
 

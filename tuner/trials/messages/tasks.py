@@ -10,12 +10,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
-    """Run a function on a node that can import it. Return a Ray reference to its result."""
+    """Run a function as a Ray task on this node, which must be able to import it. Return a reference to the result."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
 
 
 @functools.cache
 def _as_task(function: Any) -> Any:
-    """Return the Ray task for a function. Each task is made only once, because Ray keeps it until the job ends."""
+    """Make a Ray remote function, once for each function, because Ray keeps remote functions until the job ends."""
     return ray.remote(num_cpus=0)(function)

@@ -1,4 +1,4 @@
-"""Call a training function, including one that returns or yields its result instead of reporting it."""
+"""Call a training function, including one that returns or yields metrics instead of reporting them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tuner.trials.training.session import Session
 
 
 def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:
-    """Run the training function to its end.
+    """Run the training function until it returns, and report the values that it yields or returns.
 
-    The values of a generator are reports. If a function has not reported anything, its return value is its only report:
-    a number is the value of the objective, and the numbers of a dict are metrics. Other return values are ignored.
+    Each value that a generator yields is reported. If the function has not reported anything, its return value is
+    reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored.
     """
     metric = launch.metric
     named: set[str] = set()

@@ -1,4 +1,4 @@
-"""Load the user's function and its configuration on a worker."""
+"""Load the training function, and build its configuration, in a worker process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.trials.messages.launch import CodeRef, Launch
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
-    """Return the training function, imported by name or unpickled. Raise EntrypointError if that fails here."""
+    """Import the training function by its name, or unpickle it. Raise EntrypointError if that fails in this process."""
     return as_function(_by_name(code.entrypoint) if code.entrypoint is not None else _by_value(blob))
 
 
@@ -53,7 +53,7 @@ def _why(error: Exception) -> str:
 
 
 def resolve(launch: Launch) -> dict[str, Any]:
-    """Return the nested configuration for user code."""
+    """Return the configuration that the training function gets: a nested dict made from the params of the trial."""
     if launch.space is not None:
         return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
     config: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The working directory of a rank. Each trial and rank has its own, so that they do not overwrite each other's files."""
+"""The working directory of a rank. By default, each rank has its own, so that ranks do not overwrite each other's files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:
-    """Change to the working directory that the experiment requests.
+    """Change to the working directory that the experiment requests. Return the directory of this rank of the trial.
 
-    Return the directory of this rank of the trial. All segments of the trial that run on the same node use the same
-    directory.
+    The returned directory is created in any case. All segments of the trial that run on the same node use it.
     """
     if launch.code.working_dir:
         os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets
@@ -20,14 +19,14 @@ def enter(launch: Launch, rank: int) -> str:
     if launch.scaling.working_dir == "trial":
         os.chdir(own)
     elif "working_dir" in launch.runtime_env:
-        pass  # Ray has unpacked it, and this process was started in it
+        pass  # Ray has unpacked this directory, and started the process in it
     elif launch.code.working_dir and os.path.isdir(launch.code.working_dir):
         os.chdir(launch.code.working_dir)
     return own
 
 
 def explain_missing(error: BaseException, started_in: str | None) -> None:
-    """Add a note to the error if it names a relative path that exists in the caller's directory."""
+    """Add a note to an error about a missing file if the file exists in the directory where the script was started."""
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str) or os.path.isabs(name) or not started_in:
         return

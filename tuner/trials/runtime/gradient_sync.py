@@ -1,10 +1,10 @@
 """Detect ranks that train separate models because the model was not wrapped for torch.distributed.
 
-The check must not cause false alarms. It is made at the first report after a step of a torch optimizer. Ranks train
-separate models if the default process group is still the group that tuner set up, if it has carried no collective, and
-if there is no other process group. DDP and FSDP communicate when they are created or at the first forward pass.
-Lightning communicates before it trains. Code that shares gradients by itself communicates before the optimizer's step.
-Code without a torch optimizer never gets a warning.
+The check is made at the first report after a step of a PyTorch optimizer, and must not cause false alarms. It finds that
+ranks train separate models only if the default process group is still the one that `tuner` set up, no collective has run
+on this group, and there is no other process group. DDP and FSDP communicate when they are created or at the first
+forward pass, Lightning communicates before it trains, and code that shares gradients by itself communicates before the
+optimizer's step. Code without a PyTorch optimizer never gets a warning.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 MESSAGE = (
-    "its ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
+    "the ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
     "torch.distributed; wrap the model with tuner.torch.prepare_model"
 )
 
 
 class GradientSyncCheck:
-    """Checks one rank, from the moment when its default process group exists."""
+    """Checks whether one rank trains separately. Create the object as soon as the default process group exists."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -42,16 +42,16 @@ class GradientSyncCheck:
         return MESSAGE if same else ""
 
     def close(self) -> None:
-        """Stop watching. Repeated calls have no effect."""
+        """Stop watching for steps of optimizers. Repeated calls have no effect."""
         self._hook.remove()
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._stepped = True
 
     def _state(self) -> tuple[int, int] | None:
-        """Return the number of collectives of the default group, and the number of process groups.
+        """Return how many collectives have run on the default process group, and how many process groups there are.
 
-        Return None if torch does not provide these numbers.
+        Return None if these numbers are not available in this version of PyTorch.
         """
         try:
             groups = len(self._dist.distributed_c10d._world.pg_map)

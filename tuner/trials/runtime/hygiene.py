@@ -1,9 +1,9 @@
-"""Clean up a worker process between two trials, or return why that is not possible.
+"""Clean up a worker process between two trials, or find out why that is not possible.
 
-This restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
-torch's global switches. It frees compiled graphs, tracebacks that keep tensors alive, and reference cycles. The next
-trial seeds the random generators. If threads, child processes or GPU memory are left over, the reason is returned and
-the group is not reused. Module-level state of the user's modules is kept, because they stay imported.
+The clean-up restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks
+and PyTorch's global settings. It frees compiled graphs, tracebacks that keep tensors alive, and reference cycles. The
+random generators are seeded when the next trial starts. If the trial left threads, child processes or GPU memory behind,
+its worker group is not reused. The user's modules stay imported, with their module-level state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GPU_SLACK = 32 << 20
 
 
 class Baseline:
-    """The state of the process before the first trial, to which `restore` returns."""
+    """The state of the process before its first trial. `restore` returns the process to this state."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -47,7 +47,7 @@ class Baseline:
         self._freeze()
 
     def remember_torch(self) -> None:
-        """Record torch's switches. Call this once torch is imported and before user code has changed them."""
+        """Record PyTorch's global settings. Call this once PyTorch is imported, before user code changes them."""
         torch = sys.modules.get("torch")
         if torch is None or self._torch is not None:
             return
@@ -63,7 +63,7 @@ class Baseline:
         self._freeze()
 
     def restore(self) -> str | None:
-        """Restore the state. Return None, or the reason why this process should not be reused."""
+        """Restore the state of the process. Return None, or the reason why the process should not be reused."""
         if os.environ != self._environment:
             for name in os.environ.keys() - self._environment.keys():
                 del os.environ[name]
@@ -76,12 +76,12 @@ class Baseline:
         root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
-        # init_process_group wraps the current hook. Without this, the chain would be too deep after a thousand trials.
+        # init_process_group wraps the current hook, so without this line the hooks would nest too deeply in the end.
         sys.excepthook, threading.excepthook = self._hooks
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        gc.collect()  # this ends data loaders and pools that are no longer referenced
+        gc.collect()  # ends the processes of data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
         return self._leftovers() or self._restore_torch()
@@ -134,12 +134,12 @@ class Baseline:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Return whether tuner, Ray or tqdm started the thread, or whether it is a C++ thread that has run Python code."""
+    """Return whether a thread was started by tuner, Ray or tqdm, or is a C++ thread that has run Python code."""
     return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
 
 
 def _is_idle_pool(thread: threading.Thread) -> bool:
-    """Return whether a thread is an idle worker of a concurrent.futures pool. Many libraries keep such a pool."""
+    """Return whether a thread is an idle worker of a `concurrent.futures` pool, which many libraries keep."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 

@@ -1,10 +1,11 @@
 """A rank as a plain process of this machine, forked from a small server that has imported what every rank needs.
 
 The driver starts the server (`python -m tuner.trials.runtime.local_rank`) and asks it for processes. The server has one
-thread and imports no user code, so a fork is safe and takes milliseconds. It also observes how each process ends.
+thread and imports no user code, so a fork is safe and takes milliseconds. It also tells the driver how each process has
+ended.
 
 No process outlives the driver: the server ends when the driver ends, and each rank is killed by the kernel, or kills
-itself, when the server ends. Processes that a rank has started are in its process group and are killed with it.
+itself, when the server ends. Processes that a rank has started are in the rank's process group, and are killed with it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.worker import CONTROL, Rank
 
 LOOK_S = 0.5
-"""Seconds between two checks, made by the server, that the driver is alive. A closed connection is noticed at once."""
+"""Seconds between two checks by the server whether the driver is alive. A closed connection is noticed at once."""
 _PR_SET_PDEATHSIG = 1
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------
 
 
 def serve(link: Link) -> None:
-    """Carry out requests of the driver until the connection is closed. The first message has the rank's arguments.
+    """Create the rank from the driver's first message, and answer the driver's calls until the connection is closed.
 
-    Separate threads answer calls of the methods in `CONTROL`. The main thread answers all other calls, one after another,
-    so that modules are imported in the main thread. The method "run" calls a function that is sent with the call.
+    Calls of the methods in `CONTROL` are answered in separate threads. All other calls are answered one after another in
+    the main thread, so that modules are imported there. The method "run" calls a function that was sent with the request.
     """
     try:
         address, log_limit = link.receive()
@@ -117,7 +118,7 @@ def main() -> None:
                     os.close(found)
                     living.add(pid)
                     with contextlib.suppress(OSError):
-                        os.setpgid(pid, pid)  # the rank does this too; either process may be first
+                        os.setpgid(pid, pid)  # the rank makes the same call; either process may be first
                     control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
     except OSError:
         pass  # the driver is gone
@@ -151,7 +152,7 @@ def _become_rank(
         server = os.getppid()
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != server:  # the server ended before the line above
+        if os.getppid() != server:  # the server ended before the kernel was told to kill this process
             return
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
@@ -160,7 +161,7 @@ def _become_rank(
             os.close(pipe)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        if "gpus" not in sys.argv[2:]:  # no trial here requests a GPU, and Ray hides GPUs from such trials too
+        if "gpus" not in sys.argv[2:]:  # no trial requests a GPU; Ray hides GPUs from such trials too
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         serve(Link(connection))
         status = 0

@@ -1,12 +1,12 @@
 """Send a rank's log to the driver host while the rank trains, so that users can read it whichever node the rank is on.
 
-The log file is the buffer: once a second, a thread checks the size of the file and sends the new part. The thread never
-delays training. If it falls behind, it skips the part between the head of the log and the newest part. At the end, it
-sends the skipped part, as far as the limit of the log allows. If the process dies first, the driver host reads the
-missing parts from the file.
+The log file serves as the buffer: once a second, a thread checks the size of the file and sends the new part. The thread
+never delays training. If it falls behind, it skips the part between the head of the log and the newest part. When the
+segment ends, it sends the skipped part too, as far as the limit on the log's size allows. If the rank's process dies
+first, the driver host reads the missing parts from the file.
 
-Short trials follow each other within milliseconds. So the process has one such thread for all its segments. If the
-unsent part of a log is short at the end, it is sent to the driver with the rank's result.
+A process has one such thread for all its segments, because short segments follow each other within milliseconds. If the
+part of a log that is unsent when the segment ends is short, it is sent to the driver with the rank's result.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""The maximum number of bytes that are sent at a time while the rank trains. If there are more, the newest are sent."""
+"""The number of new bytes that are sent at a time while the rank trains. If there are more, the newest are sent."""
 REST_BYTES = 16 << 10
-"""The maximum number of unsent bytes of a log that are sent with the result of the rank."""
+"""The rest of a log is sent with the rank's result if it has at most this many bytes."""
 _CHUNKS_AT_ONCE = 4
-_ATTEMPTS = 3  # attempts to send the remaining parts at the end
+_ATTEMPTS = 3  # attempts to send the remaining parts of a log when the segment has ended
 
 Send = Callable[[str, Sequence[LogChunk]], None]
-"""Deliver chunks of a segment's logs, and return once the driver has stored them."""
+"""A function that sends chunks of a segment's log to the driver, and returns once the driver has stored them."""
 
 
 class LogShipper:
-    """Sends the log of one rank in one segment, from `start` to `finish` or `rest`."""
+    """Sends the log of one rank in one segment, from the call of `start` to that of `finish` or `rest`."""
 
     def __init__(self, path: str, segment_id: str, rank: int, limit: LogLimit, send: Send) -> None:
         self._path, self._segment_id, self._rank = path, segment_id, rank
@@ -47,19 +47,19 @@ class LogShipper:
         self._done = threading.Event()
 
     def start(self) -> None:
-        """Start sending."""
+        """Start to send the log, in the background."""
         _thread.add(self)
 
     def finish(self) -> None:
-        """Make the thread send the remaining parts and the end mark. Return at once."""
+        """Make the background thread send the remaining parts of the log and the end mark. Return at once."""
         self._finished = True
         _thread.hurry()
 
     def rest(self) -> list[LogChunk]:
-        """Return the remaining chunks and the end mark, for the caller to deliver.
+        """Return the chunks of the log that are still unsent and the end mark, for the caller to send.
 
-        If the remaining part is long, or if the thread is sending at the moment, make the thread send it, as `finish`
-        does, and return an empty list.
+        If the unsent part is long, or if the background thread is sending at the moment, return an empty list, and let
+        the thread send it, as `finish` does.
         """
         chunks: list[LogChunk] = []
         if self._sending.acquire(blocking=False):
@@ -76,11 +76,11 @@ class LogShipper:
         return chunks
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until everything has been sent or sending has failed. Return False if that took longer than `timeout`."""
+        """Wait until the whole log has been sent, or sending it has failed. Return False if `timeout` passes first."""
         return self._done.wait(timeout)
 
     def tick(self) -> bool:
-        """Send the new part of the log. Return True if it was the last part."""
+        """Send the new part of the log. Return whether it was the last part."""
         with self._sending:
             if self._done.is_set():
                 return True
@@ -97,7 +97,7 @@ class LogShipper:
             return finished
 
     def _short_rest(self) -> list[LogChunk]:
-        """Return the remaining chunks and the end mark, or an empty list if the chunks are too long."""
+        """Return the unsent chunks of the log and the end mark, or an empty list if the unsent part is too long."""
         now = time.time()
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -126,13 +126,13 @@ class LogShipper:
             while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
                 self._send(self._segment_id, batch)
                 self._sent = merged([*self._sent, *((chunk.start, chunk.end) for chunk in batch)])
-        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # these ranges are never needed again
+        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # the skipped part
         if finished:
             self._send(self._segment_id, [LogChunk.of(self._rank, size, b"", time.time())])
 
 
 class _Thread:
-    """Calls the shippers of this process once a second, and at once if a shipper has to finish its log."""
+    """The thread that calls the log shippers of this process once a second, and at once if one has to finish its log."""
 
     def __init__(self) -> None:
         self._shippers: list[LogShipper] = []

@@ -1,4 +1,4 @@
-"""Write the output of a rank to a file for each segment and rank."""
+"""Write the output of a rank to a log file. Each rank has a log file for each segment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tuner.domain.logs import LogChunk
 from tuner.trials.runtime.log_shipper import LogShipper
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
-"""Lines that Ray's C++ code and faulthandler add when a process crashes. They are not about the user's code."""
+"""Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that say nothing about user code."""
 EXIT_NOTE = "tuner: os._exit"
 
 
 class Capture:
-    """Redirects file descriptors 1 and 2 of the process to the file `path`, from `begin` to `end`.
+    """Redirects the standard output and error of the process to the file `path`, from `begin` to `end`.
 
-    This includes the output of C code and of child processes.
+    The file descriptors themselves are redirected, so the output of C code and of child processes is included.
     """
 
     def __init__(self, path: str) -> None:
@@ -31,7 +31,7 @@ class Capture:
         self._shipper: LogShipper | None = None
 
     def ship(self, shipper: LogShipper) -> None:
-        """Start the shipper, which sends the output to the driver until `end`."""
+        """Start a shipper, which sends the log file to the driver until `end` is called."""
         self._shipper = shipper
         shipper.start()
 
@@ -45,9 +45,9 @@ class Capture:
         os.close(file)
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
-        """Restore the file descriptors, and send the unsent part of the log.
+        """Restore the file descriptors, and let the shipper send the unsent part of the log.
 
-        take_rest: if the unsent part is short, return it for the caller to deliver.
+        take_rest: True to return the unsent part instead if it is short. The caller must then send it.
         """
         if self._saved is None:
             return ()
@@ -69,7 +69,7 @@ class Capture:
 
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
-    """Return the last lines of a file as a terminal would show them, or "" if there is no file."""
+    """Return the last lines of a log file as a terminal would show them, or "" if the file does not exist."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -87,7 +87,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
 
 
 def note_exits() -> None:
-    """Make `os._exit` write a line and a stack to the log. Otherwise such an exit would look like a kill."""
+    """Make `os._exit` write a line and a stack to the log. Otherwise a process that calls it would seem to be killed."""
     real, owner = os._exit, os.getpid()
 
     def noted(status: int) -> NoReturn:
@@ -102,11 +102,11 @@ def note_exits() -> None:
 
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-"""The folder of `tuner.trials`, to distinguish its stack frames from those of the user."""
+"""The folder of `tuner.trials`, to tell stack frames in it from those in user code."""
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Return the frames below the last frame of this package. Return all frames if there are no frames below it."""
+    """Return the frames that were called from the last frame of `tuner.trials`, or all frames if there are none."""
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-_UNKNOWN = -1  # stands for the modification time of a file that may have changed after its import
+_UNKNOWN = -1  # the recorded modification time of a file that may have changed after it was imported
 _LIBRARIES = tuple(
     {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
 )
@@ -21,9 +21,10 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
-        """Record the modules that were imported since the last call.
+        """Record the modules that have been imported since the last call of this method.
 
-        A file that was modified after the last call may have been modified after its import, so it counts as changed.
+        If the file of such a module was also modified since the last call, the file counts as changed, because it may
+        have been modified after the import.
         """
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
@@ -34,7 +35,7 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def stale(self) -> str | None:
-        """Return a file that has changed since it was imported here, or None."""
+        """Return a file that has changed since this process imported it, or None if there is none."""
         return next((file for file, stamp in self._stamps.items() if _modified(file) != stamp), None)
 
 

@@ -1,4 +1,4 @@
-"""The queue of rank 0's reports to the driver. They are sent in batches and kept until the driver has committed them."""
+"""The queue of rank 0's reports, which are sent to the driver in batches, and kept until the driver has committed them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tuner.domain.segments import Report, Verdict
 from tuner.errors import ReportsLost, Retryable
 from tuner.trials.messages.launch import Resend
 
-_BATCHING_S = 0.2  # short enough for a page that shows live reports; sending costs rank 0 one percent of a core
+_BATCHING_S = 0.2  # seconds between batches, so that pages show live reports; costs rank 0 one percent of a core
 _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 _PASSING = (Retryable, ConnectionError, TimeoutError)
-"""Errors after which it can help to send the same reports again."""
+"""Errors after which the same reports are sent again, because that may succeed."""
 
 
 class Sender(Protocol):
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
-        """Deliver the messages and return the answer; see `launch.Driver.report`."""
+        """Send a batch of reports to the driver, and return the driver's answer; see `launch.Driver.report`."""
 
 
 class Outbox:
-    """The reports of one segment, in order.
+    """The queue of the reports of one segment, in order.
 
-    A report stays in the queue until the driver has acknowledged it. After a failure, all remaining reports are sent
-    again in order, for up to `patience_s` seconds. If this does not succeed, or if the error is permanent, every method
-    raises ReportsLost.
+    A report stays in the queue until the driver has acknowledged it. If sending fails, all reports in the queue are sent
+    again in order, for up to `patience_s` seconds. If that does not succeed, or if the error is permanent, all methods
+    raise ReportsLost from then on.
     """
 
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
@@ -39,8 +39,8 @@ class Outbox:
         self._sending = threading.Lock()  # one batch at a time
         self._news = threading.Condition()
         self._acknowledged = 0  # the newest report_no that the driver has
-        self._wanted = 0  # the report_no that a caller waits for
-        self._hurry = threading.Event()  # send now instead of at the end of the interval
+        self._wanted = 0  # the newest report_no that a caller of `wait_for` waits for
+        self._hurry = threading.Event()  # set to send at once instead of at the end of the interval
         self._closed = self._ended = False
         self._thread: threading.Thread | None = None
         self._error: ReportsLost | None = None
@@ -48,30 +48,30 @@ class Outbox:
 
     @property
     def waits(self) -> bool:
-        """Return whether the driver has not committed some sent reports yet."""
+        """Return whether reports are being sent that the driver has not committed yet."""
         return self._sending.locked() and bool(self._messages)
 
     def put(self, message: Report) -> None:
-        """Send the message soon; return at once."""
+        """Add a report to the queue and return at once. The report is sent with the next batch."""
         if self._error is not None:
             raise self._error
         self._messages.append(message)
         if self._thread is None:
             thread = threading.Thread(target=self._send_regularly, name="tuner-outbox", daemon=True)
             thread.start()
-            self._thread = thread  # set only after the start: a thread that could not be started cannot be joined
+            self._thread = thread  # set after the start, since a thread that could not start cannot be joined
         if message.report_no <= self._wanted:
             self._hurry.set()
 
     def ask(self, message: Report) -> Verdict:
-        """Send everything up to this message and wait for the verdict."""
-        with self._sending:  # append with the lock held: otherwise the thread might send it and drop the verdict
+        """Send all reports up to this one, wait for the driver's verdict on it, and return the verdict."""
+        with self._sending:  # hold the lock, or the thread might send the report and drop the verdict
             self._messages.append(message)
             answer = self._deliver()
         return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
 
     def wait_for(self, report_no: int) -> None:
-        """Wait until the driver has committed this report and all earlier reports. Raise ReportsLost if it never will."""
+        """Wait until the driver has committed this report and all earlier ones. Raise ReportsLost if sending fails."""
         with self._news:
             self._wanted = max(self._wanted, report_no)
             self._hurry.set()
@@ -80,7 +80,7 @@ class Outbox:
                 raise self._error or ReportsLost(f"report {report_no} was never made")
 
     def close(self) -> None:
-        """Send the remaining messages."""
+        """Send the reports that are left, and end the thread. Return once the driver has committed them."""
         self._closed = True
         self._hurry.set()
         try:
@@ -104,12 +104,12 @@ class Outbox:
                     return  # stored in `_error`; the training thread raises it
 
     def _deliver(self) -> Verdict | None:
-        """Send the waiting messages until the driver has them. Return its answer. The caller must hold `_sending`."""
+        """Send the reports in the queue, and return the driver's answer. The caller must hold the lock `_sending`."""
         if self._error is not None:
             raise self._error
         if not self._messages:
             return None
-        last = self._messages[-1].report_no  # meanwhile the training thread may append more
+        last = self._messages[-1].report_no  # the training thread may append more in the meantime
         try:
             answer = self._send_until_answered(last)
         except Exception as error:
@@ -142,7 +142,7 @@ class Outbox:
                 return answer
             numbers = [message.report_no for message in self._messages]
             if answer.after + 1 not in numbers or answer.after + 1 == batch[0].report_no:
-                raise LookupError(f"the driver asks for report {answer.after + 1}, which is no longer here")
+                raise LookupError(f"the driver asks for report {answer.after + 1}, which this rank no longer has")
             after = answer.after
 
 

@@ -22,7 +22,7 @@ def cpu_s() -> float:
 
 
 def has_children() -> bool:
-    """Return whether this process has children, alive or dead. This takes one system call, and is faster than /proc."""
+    """Return whether this process has child processes, alive or dead. One system call is faster than reading /proc."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -31,16 +31,16 @@ def has_children() -> bool:
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
-    """Return the current resource usage of this process.
+    """Return the current resource usage of this process, as a dict with these keys.
 
-    - time: seconds since the epoch
-    - cpu_s: CPU seconds, children included, beyond `since_cpu_s`
-    - rss_bytes, threads: the memory and the number of threads of this process, without its children
-    - gpu_bytes: the GPU memory that torch has allocated
-    - gpu_reserved_bytes: the GPU memory that torch's allocator holds
-    - gpu_percent: the utilization of these GPUs by all processes; this needs nvidia-ml-py
+    - time: the time of the measurement, in seconds since the epoch
+    - cpu_s: the CPU seconds of this process and its child processes, less `since_cpu_s`
+    - rss_bytes, threads: the memory and the number of threads of this process alone
+    - gpu_bytes: the GPU memory in PyTorch's tensors
+    - gpu_reserved_bytes: the GPU memory that PyTorch's allocator holds
+    - gpu_percent: the utilization of this process's GPUs by all processes; only if nvidia-ml-py is installed
 
-    The three values about GPUs are absent if the process uses no GPU.
+    The values about GPUs are absent if the process uses no GPU.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
@@ -56,7 +56,7 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
 
 def _children_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of all live descendants, such as the workers of a data loader."""
+    """Return the CPU seconds of all live descendants of a process, such as the workers of a data loader."""
     total = 0.0
     try:
         children = [
@@ -79,15 +79,15 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
         "gpu_bytes": float(sum(cuda.memory_allocated(device) for device in devices)),
         "gpu_reserved_bytes": float(sum(cuda.memory_reserved(device) for device in devices)),
     }
-    with contextlib.suppress(Exception):  # the package or the driver does not support it
+    with contextlib.suppress(Exception):  # nvidia-ml-py or the GPU driver does not support it
         found["gpu_percent"] = sum(cuda.utilization(device) for device in devices) / len(devices)
     return found
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel of this machine has killed because memory ran out.
+    """Return how many processes the kernel of this machine has killed so far because memory ran out.
 
-    Kills within the cgroup of this container are included.
+    The result is the sum of the kernel's own count and the count of this container's cgroup.
     """
     total = 0
     try:
@@ -103,7 +103,10 @@ def oom_kills() -> int:
 
 
 def memory_used() -> float:
-    """Return the share of memory that is in use. In a container with a limit, the larger of its share and the machine's."""
+    """Return the share of the memory that is in use, from 0 to 1.
+
+    In a container with a memory limit, return the larger of the container's share and the machine's share.
+    """
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
     with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups of version 2

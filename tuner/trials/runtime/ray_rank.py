@@ -18,7 +18,7 @@ from tuner.trials.runtime.worker import CONTROL, Rank
 
 
 class RayRank(Rank):
-    """The actor of one rank. The methods in `CONTROL` have their own concurrency group, so they answer while training runs."""
+    """A rank as a Ray actor. The methods in `CONTROL` have their own concurrency group, to answer while training runs."""
 
     def __init__(
         self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
@@ -26,12 +26,12 @@ class RayRank(Rank):
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
 
     def node(self) -> str:
-        """Return Ray's id of the node."""
+        """Return Ray's id of the node on which this rank runs."""
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
     def ip(self) -> str:
-        """Return the address of the node."""
+        """Return the IP address of the node on which this rank runs."""
         ip: str = ray.util.get_node_ip_address()
         return ip
 
@@ -40,17 +40,17 @@ class RayRank(Rank):
         return tuple(str(gpu) for gpu in ray.get_gpu_ids())
 
     def bring(self) -> Bring:
-        """Return the function that moves files here through Ray's object store."""
+        """Return the function that moves files from another node's disk to this node, through Ray's object store."""
         return transfer.bring
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint to start from. It is fetched if it is on the disk of another node."""
+        """Return the checkpoint to start from. If its files are on another node's disk, they are fetched at first use."""
         if info.node in (None, self.node()):
             return Checkpoint(info.uri, info=info)
         return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, info.node))
 
     def unpacked(self, code: Any) -> bytes:
-        """Return the pickled function, which may be in Ray's object store."""
+        """Return the pickled training function. code: this pickle, or a reference to it in Ray's object store."""
         found: bytes = code if isinstance(code, bytes) else ray.get(code)
         return found
 

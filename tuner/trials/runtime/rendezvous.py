@@ -29,9 +29,9 @@ OURS = "tuner/"
 
 @dataclass(slots=True)
 class _Rendezvous:
-    """The store through which the ranks of one group meet.
+    """The store through which the ranks of a worker group form a process group. runs: how often they have done so.
 
-    Later trials reuse it, because a new connection would need lookups of host names.
+    All trials of the worker group use the same store, because a new connection would need lookups of host names.
     """
 
     link: ChannelServer | ChannelClient | None
@@ -41,16 +41,16 @@ class _Rendezvous:
     runs: int = 0
 
     def prefix(self) -> str:
-        """Return the prefix of our keys in the current run."""
+        """Return the prefix of the keys that `tuner` uses in the store for the current trial."""
         return f"{OURS}{self.runs}/"
 
 
 _meeting: _Rendezvous | None = None
-_ours: Any = None  # the default process group that `join` has made, until the user's code replaces it
+_ours: Any = None  # the default process group that `join` has made
 
 
 def import_torch() -> None:
-    """Import torch, if it is installed."""
+    """Import PyTorch, if it is installed."""
     if importlib.util.find_spec("torch") is not None:
         import torch.distributed  # noqa: F401
 
@@ -58,10 +58,10 @@ def import_torch() -> None:
 
 
 def give_way() -> None:
-    """Let `init_process_group` in user code replace our process group, because scripts for torchrun call it.
+    """Let a call of `init_process_group` in user code replace the process group that `tuner` set up.
 
-    Call this before the user's code is loaded, because the code may import the function by name. Repeated calls have no
-    effect.
+    Scripts for torchrun make such a call. Call this before user code is loaded, because user code may import
+    `init_process_group` by name. Repeated calls have no effect.
     """
     from torch import distributed
 
@@ -85,7 +85,7 @@ def give_way() -> None:
 def join(
     assignment: RankAssignment, segment_id: str, server: ChannelServer | None, client: ChannelClient | None
 ) -> None:
-    """Set up the process group. Every rank of the group must call this equally often."""
+    """Set up the process group for a segment. Every rank of the worker group must call this once for each segment."""
     global _meeting, _ours
     try:
         import torch
@@ -104,7 +104,7 @@ def join(
         _meeting = _meet(assignment, server, client)
     meeting = _meeting
     meeting.runs += 1
-    # torchrun sets these variables too. With them, init_process_group("env://") in user code finds this store.
+    # torchrun sets these variables too. Through them, init_process_group("env://") in user code finds this store.
     os.environ.update(
         MASTER_ADDR=meeting.host,
         MASTER_PORT=str(meeting.port),
@@ -126,7 +126,7 @@ def join(
 def take_device(assignment: RankAssignment) -> None:
     """Make this rank's GPU the current device.
 
-    Raise TunerError if Ray has assigned a GPU and torch does not find it.
+    Raise TunerError if PyTorch does not find the GPU that Ray has assigned to this rank.
     """
     import torch
 
@@ -138,7 +138,7 @@ def take_device(assignment: RankAssignment) -> None:
 
 
 def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Rendezvous:
-    """On rank 0, open the store on a free port that the kernel chooses. On other ranks, connect to that store."""
+    """Open the store of the worker group on a free port, if this is rank 0, else connect to the store of rank 0."""
     import torch.distributed as dist
 
     if client is not None:
@@ -161,7 +161,7 @@ def _announced(client: ChannelClient) -> tuple[str, int]:
 
 
 def leave() -> None:
-    """Tear down all process groups, including the user's own. The ranks may meet again."""
+    """Tear down all process groups, including those of user code. The ranks may call `join` again afterwards."""
     global _ours
     _ours = None
     dist = sys.modules.get("torch.distributed")
@@ -176,8 +176,8 @@ def leave() -> None:
         # The destructor of a gloo group waits 20 ms for its threads, so it runs in a separate thread.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
-        # Other ranks may already be joining the next run, so delete only our keys of this run. Also delete all keys of
-        # init_process_group("env://") in user code: no rank uses these in the next run before this rank has joined it.
+        # Other ranks may already be joining for the next segment, so delete only the keys of this one. Also delete the
+        # keys of init_process_group("env://") in user code, which no rank uses again before this rank has joined.
         mine = _meeting.prefix()
         for key in _meeting.store.list_keys():
             if key.startswith(mine) or not key.startswith(OURS):
@@ -191,7 +191,10 @@ def _cpu() -> Any:
 
 
 def choose_interface(ip: str) -> None:
-    """Keep gloo from using the loopback interface between nodes. Host names often resolve to that interface."""
+    """Make gloo use the network interface with this IP address, and not the one to which the host name resolves.
+
+    Host names often resolve to the loopback interface, over which other nodes cannot be reached.
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == family and address.address == ip for address in addresses):
@@ -213,7 +216,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether the end of another rank has most likely caused this error of a collective."""
+    """Return whether an error of a collective was most likely caused by the end of another rank."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

@@ -1,6 +1,6 @@
-"""One rank: it runs training functions, one segment after another, in a process that stays warm.
+"""The process of one rank, which stays warm and runs one segment after another.
 
-`tuner.trials.runtime.ray_rank` makes it a Ray actor, and `tuner.trials.runtime.local_rank` a plain process of this machine.
+`tuner.trials.runtime.ray_rank` makes the rank a Ray actor, and `tuner.trials.runtime.local_rank` a process of this machine.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TAIL = 50
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """The parts of one segment on one rank."""
+    """The state of one segment on one rank."""
 
     launch: Launch
     session: Session
@@ -73,7 +73,7 @@ class _Segment:
     ending: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, result: RankResult) -> None:
-        """Set the result, unless there is one already."""
+        """Set the result of the segment, unless it is already set."""
         with self.ending:
             if self.result is None:
                 self.result = result
@@ -81,15 +81,15 @@ class _Segment:
 
 
 CONTROL = ("hold", "release", "progress", "stacks", "usage")
-"""The methods of a rank that answer while training runs. All other methods run one after another."""
+"""The methods of a rank that answer even while training runs. All other methods run one after another."""
 
 
 class Rank:
-    """One rank. Subclasses define where it runs.
+    """The process of one rank, on this machine. `RayRank` is the subclass for Ray.
 
     Args:
-        driver: sends requests to the driver.
-        wants_torch: import torch at once, in parallel with other preparations.
+        driver: the link by which requests are sent to the driver.
+        wants_torch: True to import PyTorch at once, in parallel with other preparations.
         report_address: the address at which the driver listens for reports and logs; None if they are sent through
             `driver`.
         log_limit: how much of each log is sent to the driver; None if nothing is sent.
@@ -120,7 +120,7 @@ class Rank:
         _own_process_group()
         os.environ[session.RANK_PROCESS] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("TQDM_MININTERVAL", "5")  # progress bars write to log files here
+        os.environ.setdefault("TQDM_MININTERVAL", "5")  # progress bars write to a log file
         faulthandler.enable(file=2, all_threads=False)
         note_exits()
         for stream in (sys.stdout, sys.stderr):
@@ -148,15 +148,15 @@ class Rank:
         return ()
 
     def bring(self) -> Bring | None:
-        """Return the function that moves files from another node's disk to this node; None if there is only one machine."""
+        """Return a function that moves files from another node's disk to this node; None if there is only one machine."""
         return None
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint to start from. It may be on the disk of another node."""
+        """Return the checkpoint to start from, which may be on the disk of another node."""
         return Checkpoint(info.uri, info=info)
 
     def unpacked(self, code: Any) -> bytes:
-        """Return the pickled function, given the code that the driver has sent."""
+        """Return the pickled training function. code: what the driver sent, which is the pickle or refers to it."""
         assert isinstance(code, bytes)
         return code
 
@@ -179,7 +179,13 @@ class Rank:
         )
 
     def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
-        """Prepare this process for the call of the training function."""
+        """Prepare this process for the training function of a segment. Return None, or why that was not possible.
+
+        Args:
+            launch: the segment.
+            assignment: the rank of this process; None if an earlier call has assigned it.
+            code: the pickled function, or a reference to it; None if this process has the function or imports it.
+        """
         capture: Capture | None = None
         try:
             if assignment is not None:
@@ -207,9 +213,9 @@ class Rank:
             return describe(error, tail)
 
     def train(self) -> RankResult:
-        """Run the training function to its end.
+        """Run the training function of the prepared segment until it ends, and return the result.
 
-        The function runs on a new thread, so that its thread-local data is discarded when the thread ends.
+        The function runs on a new thread, so that thread-local data is discarded when it ends.
         """
         segment = self._segment
         if segment is None:
@@ -224,10 +230,10 @@ class Rank:
         return segment.result
 
     def reset(self) -> str | None:
-        """Clean up the process. Return None, or the reason why it cannot be reused.
+        """Clean up after a segment. Return None, or the reason why this process cannot be reused.
 
-        This is called only after all ranks have ended, because ending a process group earlier would break the last
-        collectives of other ranks.
+        Call this only after the segment has ended on all ranks: tearing down the process group earlier would break the
+        last collectives of other ranks.
         """
         if self._segment is not None:
             self._segment.saver.discard()
@@ -241,9 +247,9 @@ class Rank:
     # -- while training runs
 
     def hold(self, segment_id: str, interrupt: str) -> int | None:
-        """Hold the next report; see `Session.hold`.
+        """Keep the next report from beginning, and return the number of the latest settled report; see `Session.hold`.
 
-        Return None if this process no longer runs that segment.
+        Return None if this process no longer runs the segment.
         """
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
@@ -261,7 +267,7 @@ class Rank:
         # Before the training function starts, a slow rank does not count as hung.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         waits = running.waiting_for_verdict
-        if segment.outbox is not None:  # while the driver cannot commit, waiting ranks do not count as hung
+        if segment.outbox is not None:  # a rank that waits because the driver cannot commit does not count as hung
             idle = min(idle, time.monotonic() - segment.outbox.answered_at)
             waits = waits or segment.outbox.waits
         return Progress(running.count, idle, waits, running.saving)
@@ -280,7 +286,10 @@ class Rank:
         )
 
     def usage(self) -> dict[str, float]:
-        """Return the current CPU, memory and GPU use of this rank; see `usage`. CPU time counts from the segment's start."""
+        """Return this rank's use of CPU, memory and GPUs, as `process_stats.usage` does.
+
+        CPU time counts from the start of the segment.
+        """
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
@@ -349,7 +358,7 @@ class Rank:
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:
-                # Fetch it here, so that the loss of the checkpoint's node does not count as an error of the user's function.
+                # Fetch the files before user code runs: if their node is lost, that is not an error of user code.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
@@ -409,10 +418,7 @@ class Rank:
         return segment
 
     def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
-        """Set up torch.distributed.
-
-        Several ranks always get a process group; a single rank gets one only when its code imports torch.
-        """
+        """Set up torch.distributed: for several ranks at once, for a single rank only when its code imports PyTorch."""
 
         def imported() -> None:
             assert self._baseline is not None
@@ -488,7 +494,10 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Give the function some time to run its `finally` blocks. If it does not end in that time, the segment fails."""
+        """Fail the segment if the training function does not end within `stop_grace_s` after a verdict to leave.
+
+        The grace period leaves the function time to run its `finally` blocks.
+        """
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -511,7 +520,7 @@ class Rank:
         self._driver.ask("take_logs", segment_id, chunks, patience_s=0.0)  # the shipper tries again
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
-        """Tell the driver about a checkpoint, once the driver has the checkpoint's report."""
+        """Tell the driver about a checkpoint, once the driver has committed the report to which it belongs."""
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
         self._driver.ask("checkpoint", launch.segment_id, info)
@@ -537,7 +546,7 @@ class _Sender:
 
 
 class _ChannelPeers:
-    """Implements `Peers` over the group's channel."""
+    """Implements the session's interface `Peers`, by messages over the worker group's channel."""
 
     def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
         self._channel_server, self._channel_client = server, client
@@ -546,9 +555,9 @@ class _ChannelPeers:
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
-        """Yield the messages for this segment that have already arrived.
+        """Yield the messages for this segment that have already arrived, and drop those for earlier segments.
 
-        Drop messages of earlier segments, because nobody reads them, and a full socket would block rank 0.
+        Unread messages of earlier segments could fill the socket, which would block rank 0.
         """
         with contextlib.suppress(TimeoutError):
             while self._channel_client is not None:
@@ -570,7 +579,10 @@ class _ChannelPeers:
         self._channel_server.broadcast(("report", self._segment))
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the kind of the next message. A verdict stays in the queue for `take`, and so do all messages after it."""
+        """Return the kind of rank 0's next message, or None if none has arrived.
+
+        A "report" message is removed. A verdict and all messages after it stay in the queue for `take`.
+        """
         if self._over:
             return "ended"
         assert self._channel_client is not None
@@ -591,7 +603,7 @@ class _ChannelPeers:
 
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None
-        while not self._over:  # no time limit: the wait ends if rank 0 dies, and the group manager detects hangs
+        while not self._over:  # needs no time limit: the loss of rank 0 raises PeerLost, and the manager detects hangs
             kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
@@ -608,7 +620,7 @@ class _ChannelPeers:
 
 
 def _own_process_group() -> None:
-    """Make the rank the leader of a process group, so that it can be killed with its child processes.
+    """Make this process the leader of an OS process group, so that it can be killed with its child processes.
 
     Also restore the default effect of SIGTERM, which is to end the process.
     """
@@ -632,7 +644,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _not_saved(error: Exception) -> RankError:
-    """Return the error of a checkpoint that could not be saved or reported to the driver."""
+    """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
     return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
@@ -651,7 +663,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    """Return the traceback without its first frames, which belong to this package."""
+    """Return the traceback of an error as text, without its first frames if these belong to `tuner.trials`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
@@ -659,7 +671,7 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Add the code's folders to `sys.path`, after the ``py_modules`` that were sent with the code."""
+    """Add the folders of the user's code to `sys.path`, after the ``py_modules`` that were sent with the code."""
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):

@@ -12,25 +12,25 @@ from tuner.trials.training.session import OutsideTrial
 
 
 class DriverCalls:
-    """The calls of one rank to the driver about its segment. The same call gets the same answer on all ranks."""
+    """Sends the requests of one rank about its segment. All ranks get the same answer to the same request."""
 
     def __init__(self, driver: DriverLink, segment_id: str) -> None:
         self._driver, self._segment = driver, segment_id
 
     def draw(self, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that the code has just defined. `distribution` is Optuna's JSON."""
+        """Return the value that the driver chooses for a parameter. distribution: of the parameter, in Optuna's JSON form."""
         return self._ask("draw", name, distribution)
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Attach JSON values to the trial, for people to read."""
+        """Attach JSON values to the trial, as notes for people to read."""
         self._ask("note", dict(notes))
 
     def end(self, reason: str) -> None:
-        """Stop the trial from its training code. It counts as stopped early, not as completed."""
+        """Stop the trial. It counts as stopped early, not as completed. reason: why, in words."""
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:
-        """Return an object that was stored with the training code."""
+        """Return an object that was stored with the training function, by `tuner.with_parameters`."""
         return self._driver.object(self._segment, stored)
 
     def _ask(self, question: str, *args: Any) -> Any:
@@ -41,16 +41,16 @@ _here: DriverCalls | None = None
 
 
 def here() -> DriverCalls:
-    """Return the calls of the trial that runs in this process. Raise OutsideTrial if there is none."""
+    """Return the `DriverCalls` of the trial that runs in this process. Raise OutsideTrial if no trial runs in it."""
     if _here is None:
         raise OutsideTrial("this works only inside a trial")
     return _here
 
 
 def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
-    """Let the training code in this process send requests about this segment to `driver`.
+    """Make `here` return an object that sends requests about this segment to `driver`.
 
-    Return a function that ends this connection.
+    Return a function that undoes this when the segment has ended.
     """
     global _here
     _here = DriverCalls(driver, segment_id)

@@ -10,24 +10,24 @@ from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
 LONGEST = 1 << 20
-"""The length of the longest line that is read."""
+"""The maximum length of a line. A longer line is read in pieces."""
 
 
 class MetricLines:
-    """Parses metrics from lines.
+    """Finds metrics in the lines that a script prints.
 
-    Without a pattern, a line is a report if it is a JSON object that has the objective, or contains
-    ``objective=number``; all numbers of such a line are metrics. A pattern has a named group for each metric, or a
-    single unnamed group for the objective.
+    Without a pattern, a line is a report if it is a JSON object with the objective as a key, or if it contains
+    ``objective=number``. All numbers in such an object, and all pairs ``name=number`` in such a line, are then metrics. A
+    pattern is a regular expression with a named group for each metric, or a single unnamed group for the objective.
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
-        """Raise ValueError if the pattern is malformed, or has no group for the objective."""
+        """Compile the pattern. Raise ValueError if it is malformed, or has no group for the objective."""
         self._objective = objective
         self._pattern = compiled(pattern, objective) if pattern is not None else None
 
     def read(self, line: str) -> dict[str, float] | None:
-        """Return the metrics of a line, or None if it does not have the objective."""
+        """Return the metrics in a line, or None if the objective is not among them."""
         if self._objective not in line and self._pattern is None:
             return None
         found = self._by_pattern(line) if self._pattern is not None else _of_json(line) or _of_pairs(line)
@@ -42,7 +42,7 @@ class MetricLines:
 
 
 def compiled(pattern: str, objective: str) -> re.Pattern[str]:
-    """Return the pattern. Raise ValueError if it is malformed, or has no group for the objective."""
+    """Compile a pattern for metrics. Raise ValueError if it is malformed, or has no group for the objective."""
     try:
         found = re.compile(pattern)
     except re.error as error:
@@ -51,7 +51,7 @@ def compiled(pattern: str, objective: str) -> re.Pattern[str]:
         raise ValueError(f"expected a group (?P<{objective}>...) for the objective in {pattern!r}")
     if not found.groupindex and found.groups != 1:
         raise ValueError(
-            f"expected named groups such as (?P<{objective}>...), or one group, the objective, in {pattern!r}"
+            f"expected named groups such as (?P<{objective}>...), or a single group for the objective, in {pattern!r}"
         )
     return found
 
@@ -71,7 +71,7 @@ def _of_pairs(line: str) -> dict[str, float]:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the values that are numbers, or strings of numbers. Nested names are joined by "/"."""
+    """Return the metrics that are numbers or strings of numbers. Names in nested dicts are joined by "/"."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class MetricWarnings:
-    """Warns on stderr about unusual values, once for each metric, and says how the value was reported.
+    """Prints warnings about unusual values of metrics to stderr, once for each metric.
 
-    objective: the metric for which None means NaN. said: the metrics that already had a warning.
+    objective: the metric that is reported as NaN if its value is None. said: the metrics with a warning so far.
     """
 
     objective: str | None = None
@@ -27,11 +27,11 @@ class MetricWarnings:
 
 
 def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) -> dict[str, float]:
-    """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
+    """Convert metrics to flat names and floats, such as ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
-    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out, but
-    becomes NaN if it is the objective. For any other value, raise TypeError with the key. warnings: if it is given, it warns
-    about a metric whose value is None or an array with dimensions.
+    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out; if
+    `warnings` is given and the metric is its objective, the value becomes NaN instead. Any other value raises a TypeError
+    that names the metric. warnings: prints warnings about metrics whose value is None or an array with dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:
@@ -49,10 +49,10 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
 
 
 def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
-    """Flatten metrics, and leave out values that are not numbers.
+    """Convert metrics to flat names and floats, like `flatten`, but leave out values that are not numbers.
 
-    Each metric that is left out is named once on stderr, and added to `named`. Raise TypeError if the metric `needed`
-    is not a number. prefix: prepended to all names, if `metrics` are nested in another dict.
+    The name of a metric that is left out is printed to stderr once, and added to `named`. Raise TypeError if the metric
+    `needed` is not a number. prefix: is put before all names, because `metrics` may be nested in another dict.
     """
     found: dict[str, float] = {}
     warnings = MetricWarnings(needed, named)

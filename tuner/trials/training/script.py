@@ -30,14 +30,14 @@ from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
 
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
-"""Matches a parameter's name in braces. A name in double braces stands for the same text in single braces."""
+"""Matches a parameter's name in braces. ``{{name}}``, in double braces, is not replaced by a value, but by ``{name}``."""
 
 TRIAL_DIR = "trial_dir"
-"""A placeholder that every script may use: the rank's own directory."""
+"""A name that every script may use in braces in its arguments. It stands for the rank's own directory."""
 
 _POLL_S = 0.05
 _TAIL = 20
-# The kernel kills the script when its rank dies: the launcher requests that, and then becomes the script.
+# The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9)\n"
@@ -47,16 +47,19 @@ _LAUNCHER = (
 
 
 class ScriptFailed(RuntimeError):
-    """The process of a script has failed."""
+    """A script's process has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script with the arguments of its trials.
+    """A script to run as a trial, with the templates of its arguments.
 
-    path: the path of the script. Workers without that file run `source`. arguments: templates, such as ``--lr`` and
-        ``{lr}``. pattern: a regular expression that finds metrics in stdout. If it is None, lines in the default formats
-        are read, or none if the script imports tuner. grace_s: seconds that the script has to end once it is told to.
+    path: the path of the script. Workers without this file run `source`, which is its content.
+    arguments: the arguments, such as ``--lr`` and ``{lr}``. A name in braces is replaced by the parameter's value.
+    metric: the objective.
+    pattern: a regular expression that finds metrics in stdout. If None, metrics are found in lines of the default
+        formats, unless the script imports tuner.
+    grace_s: seconds that the script may take to end when the trial must end.
     """
 
     path: str
@@ -65,10 +68,10 @@ class Script:
     metric: str
     pattern: str | None = None
     grace_s: float = 10.0
-    imports: tuple[str, ...] = ()  # the modules that the script imports; the user's own are sent to a service too
+    imports: tuple[str, ...] = ()  # the modules that the script imports; a service is sent those of the user
 
     def __call__(self, config: dict[str, Any]) -> None:
-        """Run the script to its end. Raise ScriptFailed, with the last lines of stderr, if it fails."""
+        """Run the script until it ends. If it fails, raise ScriptFailed with the last lines of its stderr."""
         running = session.current()
         if running is None:
             raise session.OutsideTrial("a script is run by tuner.run, not called")
@@ -76,7 +79,7 @@ class Script:
             _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
 
     def command(self, config: Mapping[str, Any], trial_dir: str) -> list[str]:
-        """Return the command of a trial."""
+        """Return the command line by which the script is run for this configuration."""
         values = {TRIAL_DIR: trial_dir, **_flat(config)}
         arguments = [filled(argument, values) for argument in self.arguments]
         path = self.path if os.path.isfile(self.path) else self._unpacked(trial_dir)
@@ -91,12 +94,12 @@ class Script:
 
 
 def placeholders(arguments: tuple[str, ...]) -> set[str]:
-    """Return the names in braces in the arguments."""
+    """Return the names of parameters that appear in braces in the arguments."""
     return {match.group(2) for argument in arguments for match in PLACEHOLDER.finditer(argument) if match.group(2)}
 
 
 def filled(argument: str, values: Mapping[str, Any]) -> str:
-    """Return an argument with names in braces replaced by their values."""
+    """Return an argument in which names in braces are replaced by the values of these parameters."""
 
     def value(match: re.Match[str]) -> str:
         literal, name = match.groups()
@@ -124,7 +127,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request of the script. Until the request is answered, only the training thread uses the connection."""
+    """A request that the script sent. Until it is answered, only the training thread uses the connection."""
 
     connection: Connection
     request: tuple[Any, ...]
@@ -132,17 +135,17 @@ class _Asked:
 
 
 class _SaveFailed(ValueError):
-    """The script could not save a checkpoint."""
+    """The script raised an error when it was asked to save a checkpoint."""
 
 
 class _Run:
-    """One process of a script. Several threads read its messages, and the training thread acts on them in order."""
+    """Runs a script once. Several threads read its output and its requests, and the training thread handles them."""
 
     def __init__(self, script: Script, running: Session, folder: str, command: list[str]) -> None:
         self._script, self._session, self._folder, self._command = script, running, folder, command
         self._name = os.path.basename(script.path)
         self._lines = MetricLines(script.metric, script.pattern)
-        # The messages in their order: the metrics of one line, a request, or None once the process has ended.
+        # The messages to handle, in order: the metrics of a line, a request, or None once the process has ended.
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
@@ -194,9 +197,9 @@ class _Run:
     # -- on the training thread
 
     def _follow(self) -> None:
-        """Handle the script's messages until it has ended.
+        """Handle the script's messages until the script has ended.
 
-        If rank 0 reads lines for all ranks, also wait until rank 0 has ended.
+        If the metrics are read from lines that rank 0's script prints, the other ranks also wait for the end of rank 0.
         """
         mirrors = self._session.context.world_rank > 0
         while True:
@@ -216,7 +219,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Report as often as rank 0, which reads the lines of its script."""
+        """Make a report for each one that rank 0 has announced. Return rank 0's next message, or None if there is none."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -225,7 +228,10 @@ class _Run:
         return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
 
     def _answer(self, asked: _Asked) -> None:
-        """Answer a request. An error is sent to the script, and also raised here unless the request was wrong."""
+        """Carry out a request of the script, and send it the answer or the error.
+
+        An error is also raised here, unless it is a TypeError or ValueError, which means that the request was wrong.
+        """
         try:
             _send(asked.connection, ("answer", self._reply(asked)))
         except LeaveTrial as leave:
@@ -265,7 +271,7 @@ class _Run:
         return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
 
     def _saver(self, connection: Connection) -> Callable[[str], None]:
-        """Return a function that makes the script fill a directory. It can be called during this report or a later report."""
+        """Return a function that makes the script save a checkpoint in a directory, at this report or at a later one."""
 
         def save(directory: str) -> None:
             try:
@@ -279,7 +285,7 @@ class _Run:
         return save
 
     def _check(self, code: int) -> None:
-        """Raise ScriptFailed if the script has failed."""
+        """Raise ScriptFailed unless the script has ended with exit status 0."""
         if code == 0:
             return
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
@@ -287,7 +293,10 @@ class _Run:
         raise ScriptFailed(f"{self._name} {end}" + (f":\n{said}" if said else f" ({shlex.join(self._command)})"))
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
-        """End the script and all processes that it has started. If `patient`, wait first; then send SIGTERM, then SIGKILL."""
+        """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.
+
+        patient: True to wait first whether the script ends by itself.
+        """
         if process.poll() is not None:
             return
         grace = self._script.grace_s
@@ -310,7 +319,7 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
-        if self._session.context.world_size == 1:  # several ranks already share a store, which their scripts use too
+        if self._session.context.world_size == 1:  # else the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         return environment
@@ -330,7 +339,7 @@ class _Run:
     def _wait(self, process: subprocess.Popen[bytes], readers: list[threading.Thread]) -> None:
         self._exit_code = process.wait()
         for reader in readers:
-            # A process that the script has left behind may hold the pipe.
+            # A process that the script left behind may keep the pipe open.
             reader.join(2.0)
         self._put(None)
 
@@ -365,7 +374,10 @@ def _ignore(line: str) -> None:
 
 
 def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
-    """Copy whole lines to the rank's log, so that stdout and stderr do not mix within a line, and pass them to `take`."""
+    """Copy the output of a script to the rank's log, and call `take` with each line.
+
+    Whole lines are copied, so that stdout and stderr do not mix within a line.
+    """
     for line in _lines(source):
         with contextlib.suppress(OSError):  # a full disk must not end the training
             os.write(target, line)
@@ -373,7 +385,10 @@ def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
 
 
 def _lines(source: int) -> Iterator[bytes]:
-    """Yield lines with their line ends. Each state of a progress bar is a line too, which ends with a carriage return."""
+    """Yield the lines of a file descriptor, with their line ends.
+
+    A carriage return ends a line too, so that each state of a progress bar is a line.
+    """
     rest = b""
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 65536):

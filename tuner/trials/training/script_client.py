@@ -1,4 +1,4 @@
-"""`tuner.report` and related functions in a script that runs as a trial: they call the rank that has started it."""
+"""`tuner.report` and related functions for a script that runs as a trial: they call the rank that started the script."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training.metrics import MetricWarnings, flatten
 
 FOLDER = "_TUNER_SCRIPT"
-"""The environment variable with the folder of the rank's socket."""
+"""The environment variable that names the folder with the rank's socket."""
 
 SOCKET = "socket"
 IMPORTED = "imported"
-"""A file in that folder that `import tuner` creates. The output of a script that imports tuner is not parsed."""
+"""A file that `import tuner` creates beside the socket. No metrics are read from the output of such a script."""
 
 
 class ScriptClient:
-    """The trial in the process of a script. It has the methods of `Session` that user code calls."""
+    """Replaces the `Session` of a trial in a script's process. It has the methods that user code calls."""
 
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
         self._connection = Client(os.path.join(folder, SOCKET), family="AF_UNIX")
         self._asking = threading.RLock()
         self._left: SystemExit | None = None
-        self._save: Callable[[str], Any] | None = None  # the newest callable, which is called when a checkpoint is due
+        self._save: Callable[[str], Any] | None = None  # the newest callable that was passed as a checkpoint
         self._error: BaseException | None = None
         self.context, objective = self._ask("hello")
         self._warnings = MetricWarnings(objective)
@@ -54,9 +54,9 @@ class ScriptClient:
         self._ask("report", values, step, where, callable(checkpoint))
 
     def _ask(self, *request: Any) -> Any:
-        """Return the answer to a request. Meanwhile, fill directories for checkpoints if the rank requests it.
+        """Send a request to the rank, and return the answer. Raise SystemExit if the trial must end.
 
-        Raise SystemExit if the trial must end.
+        Before the rank answers, it may request a checkpoint. In this case, fill the directory that it names.
         """
         if self._left is not None:
             raise self._left
@@ -77,7 +77,7 @@ class ScriptClient:
                 raise error or {"TypeError": TypeError, "ValueError": ValueError}.get(name, RuntimeError)(text)
 
     def _fill(self, folder: str) -> str | None:
-        """Save a checkpoint in the folder. Return the error as text, or None."""
+        """Call the newest callable to save a checkpoint in a folder. Return its error as text, or None if it raises none."""
         try:
             assert self._save is not None
             self._save(folder)
@@ -87,7 +87,7 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Let the rank save the last state if a checkpoint is due, unless the script has failed."""
+        """Tell the rank that the script is ending, so that a last checkpoint can be saved. Do nothing after an error."""
         if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")
@@ -98,7 +98,7 @@ _connecting = threading.Lock()
 
 
 def connected() -> ScriptClient | None:
-    """Return the connection to the rank, or None if this process is not a script that runs as a trial."""
+    """Return the client for the rank that started this script, or None if this is not a script that runs as a trial."""
     global _client
     if FOLDER not in os.environ:
         return None

@@ -2,8 +2,9 @@
 
 These functions are `report`, `get_checkpoint`, `get_context` and `should_checkpoint`.
 
-There is one `Session` for each rank and segment. Milestones are report counts that every rank knows before it reaches
-them, so all ranks wait, continue and leave at the same report without communicating in between.
+There is one `Session` for each rank and segment. A milestone is the number of a report at which ranks wait. Every rank
+knows the next milestone before it reaches it. So all ranks wait, continue and leave at the same report, without
+communicating between milestones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tuner.trials.training.metrics import MetricWarnings, flatten
 
 
 class LeaveTrial(BaseException):
-    """Ends the training function at a report. It is not an Exception, so `except Exception` does not catch it."""
+    """Ends the training function at a report. It is a BaseException, so `except Exception` does not catch it."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(f"{verdict.action}: {verdict.reason}" if verdict.reason else verdict.action)
@@ -38,7 +39,7 @@ class OutsideTrial(TunerError, RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The ids, ranks and configuration of this process."""
+    """Information about the trial and the rank that run in this process, such as ids and the configuration."""
 
     experiment_id: str
     trial_id: str
@@ -52,7 +53,7 @@ class Context:
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     start_iteration: int = 0  # the training_iteration of the checkpoint from which this segment starts
-    devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
+    devices: tuple[int, ...] = ()  # this rank's CUDA devices, as indices into CUDA_VISIBLE_DEVICES
     resources: Mapping[str, float] = field(default_factory=dict)  # the resources of each rank, for example {"CPU": 1.0}
     log_file: str = ""
     trial_dir: str = ""  # this rank's own directory; the same for all segments of the trial on this node
@@ -61,14 +62,14 @@ class Context:
         return self.experiment_id
 
     def get_experiment_name(self) -> str:
-        """Return the id of the experiment, which is unique. Ray's context has a method of this name."""
+        """Return the id of the experiment, which is unique. The method is here because Ray's context has it too."""
         return self.experiment_id
 
     def get_trial_id(self) -> str:
         return self.trial_id
 
     def get_trial_resources(self) -> list[dict[str, float]]:
-        """Return the resources of each rank, by rank."""
+        """Return a list with the resources of each rank."""
         return [dict(self.resources) for _ in range(self.world_size)]
 
     def get_trial_name(self) -> str:
@@ -106,54 +107,58 @@ class Reports(Protocol):
     """Sends reports from rank 0 to the driver."""
 
     def put(self, message: Report) -> None:
-        """Send the message soon; return at once."""
+        """Send a report in the background, and return at once."""
 
     def ask(self, message: Report) -> Verdict:
-        """Send everything up to this message and wait for the verdict."""
+        """Send all reports up to this one, wait for the driver's verdict on it, and return the verdict."""
 
 
 class Peers(Protocol):
-    """The channel between the ranks of a group. A group with a single rank has no channel."""
+    """The connection between the ranks of a worker group with several ranks."""
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
-        """Send the verdict for this report to all other ranks. Called by rank 0."""
+        """Send the verdict on a report to all other ranks. Only rank 0 calls this."""
 
     def take(self, report_no: int) -> Verdict:
-        """Wait for the verdict for this report. Called by the other ranks.
+        """Wait until rank 0 sends the verdict on a report, and return it. Only the other ranks call this.
 
-        Once rank 0 has ended, the verdict is always to continue.
+        If rank 0 has ended, return the verdict to continue.
         """
 
     def ended(self) -> None:
-        """Tell the other ranks to stop waiting for verdicts, because the function of rank 0 has returned."""
+        """Tell the other ranks to stop waiting for verdicts, because rank 0's training function has returned."""
 
     def announce(self) -> None:
-        """Tell the other ranks that rank 0 reports now. Called by rank 0."""
+        """Tell the other ranks that rank 0 makes a report now. Only rank 0 calls this."""
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return rank 0's next message without waiting. A verdict stays for `take`. Called by the other ranks."""
+        """Return the kind of rank 0's next message, or None if no message has arrived. Only the other ranks call this.
+
+        A verdict is not removed: `take` returns it.
+        """
 
 
 class Saver(Protocol):
-    """Saves checkpoints."""
+    """Saves the checkpoints of this rank."""
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Move or copy the content before returning, and commit it in the background.
+        """Move or copy the content of a checkpoint, and let the background thread save it.
 
-        at_end: the checkpoint was saved after the last report, and does not belong to it.
+        Rank 0 gets the description of the checkpoint, other ranks get None. at_end: True if the checkpoint was passed
+            with an earlier report and is saved now because the training function has returned.
         """
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank has no checkpoint at this report."""
+        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
 
 
 class Watch(Protocol):
-    """Looks for a mistake that does not prevent reports."""
+    """A check for a mistake in training code that does not raise an error."""
 
     def check(self) -> str | None:
-        """Check at a report whether there is a mistake.
+        """Check at a report whether the mistake was made.
 
-        Return a message if there is a mistake, "" if there is none, and None if that is not known yet.
+        Return a message if the mistake was made, "" if it was not, and None if that is not known yet.
         """
 
 
@@ -177,7 +182,7 @@ class Session:
         self.objective = objective
         self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
-        self.warning = ""  # likely mistakes that were found
+        self.warning = ""  # messages about likely mistakes
         self._checkpoint, self._took_checkpoint = checkpoint, False
         self._reports = reports
         self._peers = peers
@@ -185,21 +190,21 @@ class Session:
         self._every = checkpoint_every
         self._at_milestones = milestone_checkpoints
         self._at_end = checkpoint_at_end
-        self._pending: Callable[[str], Any] | None = None  # the newest reported callable, if it has not been called
+        self._pending: Callable[[str], Any] | None = None  # the newest callable of a report, until it is called
         self._saved_at = 0
-        self._offered = 0  # the latest report with a callable
-        self._offers_every = 1  # the number of reports between the last two with a callable
+        self._offered = 0  # the number of the latest report with a callable as its checkpoint
+        self._offers_every = 1  # the distance between the last two such reports
 
         self._gate = threading.Condition()
         self._count = 0
         self._milestone = first_milestone
         self._holds: set[str] = set()  # interrupts whose milestone is not known yet
         self._released: set[str] = set()  # interrupts that are over
-        self._interrupts: set[int] = set()  # milestones of users' commands, in addition to the scheduler's
+        self._interrupts: set[int] = set()  # the milestones that interrupts have set, in addition to `_milestone`
         self._answered = (0, False)  # the latest report for which should_checkpoint was called, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
-        self.as_value = False  # the only report is the function's return value
+        self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
         self.progressed_at = time.monotonic()
@@ -214,7 +219,7 @@ class Session:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to continue from, or None. Reading this property counts as loading the checkpoint."""
+        """The checkpoint to continue from, or None. Code that reads this property is taken to have loaded the checkpoint."""
         self._took_checkpoint = True
         return self._checkpoint
 
@@ -222,7 +227,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and store it for the decision log. Do nothing if the text is empty."""
+        """Print a warning, and store it in `warning`, for the experiment's decision log. Ignore an empty text."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -271,9 +276,10 @@ class Session:
             return self._answered[1]
 
     def finish(self) -> None:
-        """End the session after the function has returned.
+        """End the session after the training function has returned.
 
-        Save the last state if a checkpoint is due, and let ranks that report more often continue.
+        If the checkpoint policy requests it, call the newest callable that was passed as a checkpoint, to save the last
+        state. If this is rank 0, release ranks that are still waiting because they make more reports than rank 0.
         """
         if self._reports is not None and self._peers is not None:
             self._peers.ended()
@@ -282,41 +288,41 @@ class Session:
             self._save(self._pending, self._count, True, at_end=True)
         self._pending = None
 
-    # -- for a script whose output rank 0 reads: each line with metrics is a report, and the other ranks report at the same time
+    # -- for scripts that print their metrics: rank 0 makes a report for each line with metrics, and other ranks do the same
 
     def announce(self) -> None:
-        """Tell the other ranks that rank 0 reports now. They get this message even if no rank waits at this report."""
+        """Tell the other ranks that rank 0 makes a report now, whether or not the ranks wait at this report."""
         if self._reports is not None and self._peers is not None:
             self._peers.announce()
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return rank 0's next message, or None if there is none. Do not wait.
+        """Return the kind of rank 0's next message, or None if no message has arrived.
 
-        A verdict that was not announced means that rank 0 calls `report` itself instead of reporting lines.
+        If a verdict arrives without an announcement, rank 0's script calls `tuner.report` instead of printing metrics.
         """
         return self._peers.heard() if self._peers is not None else None
 
     # -- called for the driver, from another thread
 
     def hold(self, interrupt: str) -> int:
-        """Keep the next report from beginning until `release`.
+        """Keep the next report from beginning until `release` is called. interrupt: the id of the interrupt that holds it.
 
-        Return the latest report that is settled on this rank: the latest one that has begun, or the one after it if
-        `should_checkpoint` has answered for it. If a milestone is larger than the numbers that all ranks return, all
-        ranks wait at the same report.
+        Return the number of the latest report that can no longer become a milestone on this rank. This is the latest
+        report that has begun or, if `should_checkpoint` has already answered for the next report, that next one. A report
+        whose number is larger than the numbers from all ranks can become a milestone, at which all ranks then wait.
 
-        A hold has no time limit, because a rank that ended its own hold could leave at a different report from the
-        other ranks. The caller must release every rank. interrupt: identifies this hold.
+        The caller must release every rank. There is no time limit, because a rank that continued by itself could leave
+        at a different report from the other ranks.
         """
         with self._gate:
-            if interrupt not in self._released:  # a release may arrive before its hold
+            if interrupt not in self._released:  # the calls of one interrupt may arrive in the wrong order
                 self._holds.add(interrupt)
             return max(self._count, self._answered[0])
 
     def release(self, interrupt: str, milestone: int | None) -> None:
-        """End a hold, and set a milestone if all ranks have agreed on one. Repeating the call does nothing.
+        """End the hold of an interrupt, and set a milestone unless it is None. A second call does nothing.
 
-        Several interrupts may set milestones at the same time; each rank passes all of them.
+        Several interrupts may set milestones at the same time. The ranks wait at each of these.
         """
         with self._gate:
             if interrupt in self._released:
@@ -379,9 +385,9 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Return the number of the next report that is expected to pass a callable as its checkpoint; None if no report has yet.
+        """Predict the number of the next report with a callable as its checkpoint; None if there was no such report yet.
 
-        The distance between the last two such reports is expected to repeat.
+        The distance between the last two such reports is expected to stay the same.
         """
         if not self._offered:
             return None
@@ -407,10 +413,7 @@ class Session:
 
 
 def _own_step(step: Any) -> int | None:
-    """Return the step as a number that the database can store.
-
-    Raise TypeError or ValueError if the database cannot store it.
-    """
+    """Convert the user's `step` to an int for the database. Raise TypeError or ValueError if that is not possible."""
     if step is None:
         return None
     number = int(step)
@@ -425,7 +428,7 @@ _current: Session | None = None
 
 
 def activate(session: Session | None) -> None:
-    """Make this the session of the process; None ends the session."""
+    """Make `session` the session of this process. If it is None, the process has no session any more."""
     global _current
     _current = session
 
@@ -435,12 +438,12 @@ def current() -> Session | None:
 
 
 RANK_PROCESS = "_TUNER_RANK_PROCESS"
-"""The name of an environment variable that is set in each rank, and thus in all processes that a rank starts."""
+"""The name of an environment variable that is set in each rank's process, and so in all processes that it starts."""
 
 
 @dataclass(slots=True)
 class _Outside:
-    """Replaces a trial when a training function is called directly, to debug it."""
+    """Prints reports when there is no trial, because a training function was called directly to debug it."""
 
     reports: int = 0
     odd: MetricWarnings = field(default_factory=MetricWarnings)
@@ -456,7 +459,10 @@ _outside = _Outside()
 
 
 def _inside(name: str) -> Session | script_client.ScriptClient | None:
-    """Return the session of this process, or None in a process that does not belong to a trial."""
+    """Return the session of this process or, in a script, its client. Return None if the process belongs to no trial.
+
+    name: the public function that was called, for the error message.
+    """
     if _current is None and (script := script_client.connected()) is not None:
         return script
     if _current is None and RANK_PROCESS in os.environ:
@@ -468,26 +474,26 @@ def _inside(name: str) -> Session | script_client.ScriptClient | None:
 
 
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
-    """Report metrics, and optionally a checkpoint. Every rank must call this, equally often.
+    """Report metrics, and optionally a checkpoint. Every rank must call this the same number of times.
 
     The call returns at once, unless the scheduler decides at this report. In that case, the call waits for the decision,
     which takes about a millisecond. If the trial must end, the call raises an exception that `except Exception` does not
     catch.
 
-    Outside a trial, for example when you call your function directly to debug it, the metrics are checked and printed
-    in one line. In that case, a callable is not called, and a directory is not touched.
+    Outside a trial, for example when you call your training function directly to debug it, the metrics are checked and
+    printed in one line, and the checkpoint is ignored.
 
     Args:
-        metrics: numbers by name. Nested dicts are flattened with "/". Only the metrics of rank 0 count. A metric
-            whose value is None is left out; the objective counts as NaN instead.
-        step: your own count of batches or samples. It is stored with the report. In `trial.history` its name is `step`,
-            and in the API's curves it is the x axis `user_step`.
-        checkpoint: a directory, or a callable that gets an empty directory and fills it. A directory is moved (if it is
-            in the temp directory) or copied before this returns. A callable is called only when a checkpoint is due.
-            The directories of several ranks become one checkpoint.
+        metrics: numbers by name. Names in nested dicts are joined by "/". Only the metrics of rank 0 count. If the value
+            of a metric is None, the metric is left out or, if it is the objective, reported as NaN.
+        step: your own count of batches or samples, which is stored with the report. It is the column `step` in
+            `trial.history`, and the x axis `user_step` in the API's curves.
+        checkpoint: a directory, or a callable that gets an empty directory and fills it. Before `report` returns, a
+            directory is moved if it is in the temp directory, else copied. A callable is called only when a checkpoint
+            is due. The directories of several ranks become one checkpoint.
 
     Raises:
-        TypeError: a metric is not a number; the message names it.
+        TypeError: a metric is not a number. The message names the metric.
     """
     running = _inside("report")
     if running is not None:
@@ -497,15 +503,15 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint to continue from. Return None if the trial starts from the beginning, and outside a trial."""
+    """Return the checkpoint to continue from, or None if the trial starts from the beginning or this is not a trial."""
     running = _inside("get_checkpoint")
     return running.checkpoint if running is not None else None
 
 
 def get_context() -> Context:
-    """Return the ids, ranks and configuration of this trial.
+    """Return information about this trial and rank, such as ids, the rank and the configuration.
 
-    Outside a trial, the ids are empty, and the process is the only rank.
+    Outside a trial, the ids are empty, and the process is described as the only rank.
     """
     running = _inside("get_context")
     if running is not None:

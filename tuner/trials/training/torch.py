@@ -1,7 +1,7 @@
 """`tuner.torch`: functions for PyTorch training code.
 
-The functions have the same names and arguments as in `ray.train.torch`. All of them are optional: training code works
-too if it uses plain `torch.distributed` and DDP, and only `tuner.report` from this package.
+Functions that exist in `ray.train.torch` too have the same names and arguments as there. All functions are optional:
+training code may as well use plain `torch.distributed` and DDP, and only `tuner.report` from this package.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def get_devices() -> list[torch.device]:
 
 
 def get_device() -> torch.device:
-    """Return the first device of this rank."""
+    """Return the first device of this rank, or the CPU if it has no GPU; see `get_devices`."""
     return get_devices()[0]
 
 
@@ -56,13 +56,13 @@ def prepare_model(
     parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Move the model to this rank's device and wrap it for data parallel training. With one rank, only move it.
+    """Move a model to this rank's device, and wrap it for data parallel training if there are several ranks.
 
     Args:
-        model: the model to wrap.
-        move_to_device: True moves the model to this rank's device, and a device moves it to that device.
-        parallel_strategy: "ddp" wraps the model in DistributedDataParallel; "fsdp" shards its parameters with
-            FSDP2 (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None does not wrap it.
+        model: the model.
+        move_to_device: True to move the model to this rank's device, a device to move it there, False not to move it.
+        parallel_strategy: "ddp" to wrap the model in DistributedDataParallel; "fsdp" to shard its parameters with FSDP2
+            (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None to leave it unwrapped.
         parallel_strategy_kwargs: options for DDP or `fully_shard`.
     """
     if parallel_strategy not in ("ddp", "fsdp", None):
@@ -91,16 +91,16 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    Each rank uses batches of the loader's batch size. The loader counts epochs, starting from the trial's checkpoint. So
-    every epoch is shuffled differently, a resumed trial shuffles in the same way, and `set_epoch` is not needed. If the
-    loader has a sampler of your own, the samples are divided among the ranks. Iterable data sets are not changed, because
-    only the data set itself can divide its data.
+    The batch size is that of `data_loader`, on each rank. The new loader counts epochs, starting from the trial's
+    checkpoint. So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption,
+    and `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
+    loader for an iterable data set is not divided, because only the data set itself could do that.
 
     Args:
-        data_loader: the loader to divide.
-        add_dist_sampler: divide the data among the ranks.
-        move_to_device: move the tensors of each batch to this rank's device.
-        auto_transfer: copy the next batch to a GPU while the current batch is used.
+        data_loader: the loader whose data is divided.
+        add_dist_sampler: True to divide the data among the ranks.
+        move_to_device: True to move the tensors of each batch to this rank's device.
+        auto_transfer: True to copy the next batch to the GPU while the current batch is used.
     """
     sampler: Any = None
     if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
@@ -110,7 +110,7 @@ def prepare_data_loader(
 
 
 class _Loader:
-    """Counts epochs for the sampler of a DataLoader and moves batches. All other attributes are those of the DataLoader."""
+    """Wraps a DataLoader, to count epochs for its sampler and to move batches. It has the attributes of the DataLoader."""
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, device: torch.device | None, ahead: bool) -> None:
         self._loader, self._sampler, self._device = loader, sampler, device
@@ -133,7 +133,7 @@ class _Loader:
         return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
 
     def _moved_ahead(self) -> Iterator[Any]:
-        """Yield batches, and copy the next batch in advance on a separate stream."""
+        """Yield batches on the GPU. While one is used, copy the next one on a separate CUDA stream."""
         stream = torch.cuda.Stream(self._device)
         following: Any = None
         for batch in self._loader:
@@ -151,7 +151,7 @@ class _Loader:
 class _DividedSampler(Sampler[int]):
     """Divides the samples of the user's sampler among the ranks.
 
-    Each rank gets the same number of samples. If necessary, samples from the beginning are repeated at the end.
+    Each rank gets the same number of samples. If they cannot be divided evenly, the first samples are used again at the end.
     """
 
     def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
@@ -186,9 +186,9 @@ def _distributed(loader: DataLoader[Any]) -> Any:
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
-    """Return the same loader with another sampler.
+    """Return a copy of a loader with another sampler.
 
-    Raise ValueError for a loader with a custom batch sampler, which cannot be divided.
+    Raise ValueError if the loader has a custom batch sampler, because its batches cannot be divided.
     """
     if loader.batch_size is None:
         raise ValueError(
@@ -216,7 +216,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Move tensors to a device, including tensors in tuples, lists, dicts, and objects with a `to` method."""
+    """Return a batch whose tensors are on a device, also those in tuples, lists, dicts and objects with a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -232,7 +232,7 @@ def _to(batch: Any, device: torch.device | None) -> Any:
 
 
 def _record(batch: Any, stream: Any) -> None:
-    """Tell the allocator that this stream also uses the tensors."""
+    """Tell PyTorch's allocator that a batch's tensors are also used on this CUDA stream."""
     if isinstance(batch, torch.Tensor) and batch.is_cuda:
         batch.record_stream(stream)
     elif isinstance(batch, Mapping):

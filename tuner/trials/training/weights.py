@@ -15,23 +15,23 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 M = TypeVar("M", bound=torch.nn.Module)
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
-"""The usual suffixes of files that contain weights."""
+"""The suffixes by which a file with weights is recognized."""
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
-"""The usual keys of the weights in a file that training code saved."""
+"""The keys under which weights are looked for in a file."""
 
 
 def load_weights(
     checkpoint: Checkpoint | None, *, file: str | None = None, key: str | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in a checkpoint as CPU tensors by name. Only tensors and plain values are unpickled.
+    """Return the weights in a checkpoint, as CPU tensors by name. Only tensors and plain values are unpickled.
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
-        file: the file with the weights. By default, it is the only file with a usual suffix such as ".pt".
-        key: the key of the weights in that file. By default, it is a usual key such as "model" or "state_dict".
+        file: the file with the weights. By default, the only file with a usual suffix such as ".pt".
+        key: the key of the weights in this file. By default, a usual key such as "model" or "state_dict".
 
     Raises:
-        CheckpointError: the weights cannot be found, or are not tensors. The message lists the files or keys that exist.
+        CheckpointError: there are no weights, or they are not tensors. The message lists the files or keys that exist.
     """
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
@@ -44,7 +44,7 @@ def load_weights(
     found = _weights(saved, key)
     if found is None:
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass the key"
+        asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
         raise CheckpointError(f"{name} of {checkpoint.path}: {asked}; it has {known}")
     wrapped = all(part.startswith("module.") for part in found)  # as DistributedDataParallel names them
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
@@ -58,11 +58,11 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
         model: a model of the same architecture.
-        file: as for `load_weights`.
-        key: as for `load_weights`.
+        file: the file with the weights; see `load_weights`.
+        key: the key of the weights in this file; see `load_weights`.
 
     Raises:
-        CheckpointError: the weights cannot be found, or they belong to another model.
+        CheckpointError: there are no weights in the checkpoint, or they do not fit the model.
     """
     try:
         model.load_state_dict(load_weights(checkpoint, file=file, key=key))

@@ -1,6 +1,7 @@
 /** The calls of the HTTP API, with the paths and types of its OpenAPI document. Every failure is an ApiError with a sentence to show. */
 
 import createClient from "openapi-fetch";
+import { asQuery, type Across } from "../curves/across";
 import { COLUMNS, fromColumns } from "./columns";
 import { takeEarly } from "./early";
 import { ROOT } from "./root";
@@ -16,7 +17,6 @@ import type {
   Problem,
   SegmentItem,
   Webhook,
-  XAxis,
 } from "./types";
 
 export class ApiError extends Error {
@@ -132,8 +132,7 @@ export interface ExperimentQuery {
 
 export interface CurvesQuery {
   metric: string;
-  x: XAxis;
-  points?: number;
+  across: Across;
   /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
@@ -205,8 +204,9 @@ export const api = {
       }),
       signal,
     ),
-  curves: async (id: string, query: CurvesQuery, signal?: AbortSignal): Promise<Curves> => {
-    const params = { path: { experiment_id: id }, query: { points: POINTS, limit: SAMPLE, ...query } };
+  curves: async (id: string, { metric, across, ...part }: CurvesQuery, signal?: AbortSignal): Promise<Curves> => {
+    const query = { points: POINTS, limit: SAMPLE, metric, ...asQuery(across), ...part };
+    const params = { path: { experiment_id: id }, query };
     const asked = { params, headers: { Accept: COLUMNS }, parseAs: "arrayBuffer" as const, ...aborting(signal) };
     return fromColumns(await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
   },
@@ -298,8 +298,8 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
     ),
-  trialCurves: (id: string, x: "step" | "time", signal?: AbortSignal) => {
-    const params = { path: { trial_id: id }, query: { x, max_points: 400 } };
+  trialCurves: (id: string, across: Across, signal?: AbortSignal) => {
+    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: 400 } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
   logs: (

@@ -9,7 +9,7 @@ const WANTED = {
   rows: 200,
   decisions: 50,
 };
-const EXPERIMENT = { metric: "val/loss", mode: "min", trials: 7 };
+const EXPERIMENT = { metric: "val/loss", mode: "min", trials: 7, time_attr: "training_iteration" };
 
 // happy-dom would load them.
 const links = vi.spyOn(document.head, "append").mockReturnValue();
@@ -96,6 +96,20 @@ describe("askEarly", () => {
       "/api/v1/experiments/exp_1/trials/sample?size=1000",
       "/api/v1/experiments/exp_1/decisions?page_size=50",
     ]);
+  });
+
+  it("asks for the curves over the axis that the page shows", async () => {
+    for (const [query, time_attr, axis] of [
+      ["?x=trial_time", "training_iteration", "x=trial_time"],
+      ["?x=metric%3Aval%2Fepoch", "training_iteration", "x=metric&x_metric=val%2Fepoch"],
+      ["", "time_total_s", "x=trial_time"],
+      ["", "epoch", "x=metric&x_metric=epoch"],
+      ["?x=step", "epoch", "x=step"],
+    ] as const) {
+      const asked = open(`/experiments/exp_1${query}`, { ...EXPERIMENT, time_attr });
+      await settled();
+      expect(asked[1]).toMatch(new RegExp(`&metric=val%2Floss&${axis}$`));
+    }
   });
 
   it("does nothing on other pages, and stops if the experiment cannot be read", async () => {

@@ -45,7 +45,7 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
   // This looks at the answer before whoever takes it can read it.
   ask("")
     .then((answer) => (answer.ok ? answer.clone().json() : null))
-    .then((experiment: { metric: string; mode: string; trials: number } | null) => {
+    .then((experiment: { metric: string; mode: string; trials: number; time_attr: string } | null) => {
       if (!experiment) return;
       const many = experiment.trials > sample;
       if (many && !["sort", "state", "brush"].some((key) => chosen.has(key)))
@@ -53,7 +53,10 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
       let curves: Promise<unknown> | undefined;
       if ((chosen.get("tab") ?? "curves") === "curves") {
         const metric = name(chosen.get("metric") ?? experiment.metric);
-        const x = name(chosen.get("x") ?? "step");
+        const attr = experiment.time_attr;
+        const own = attr === "training_iteration" ? "step" : attr === "time_total_s" ? "trial_time" : `metric:${attr}`;
+        const axis = chosen.get("x") ?? own;
+        const x = axis.startsWith("metric:") ? `metric&x_metric=${name(axis.slice(7))}` : name(axis);
         curves = ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`, undefined, columns);
       }
       // Of very many trials, the sample may be what is drawn.

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Check that this process answers.
-         * @description Answer while the event loop runs.
+         * @description Answer "ok", which shows that the event loop runs.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -32,7 +32,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Check that the database accepts writes and is up to date, and that the driver answers.
+         * Check that the database accepts writes and has the tables of this version, and that the driver answers.
          * @description Answer 200 if the service is ready, else 503 with the reasons.
          */
         get: operations["health_readyz"];
@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * Get the metrics of the service and its driver for Prometheus.
-         * @description Answer with all metrics.
+         * @description Return all metrics in Prometheus's text format.
          */
         get: operations["health_metrics"];
         put?: never;
@@ -91,7 +91,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Check a spec and return what would be done. Nothing is created. */
+        /** Check a spec, and return what its experiment would do. Nothing is created. */
         post: operations["experiments_dry_run"];
         delete?: never;
         options?: never;
@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples, limits or search space of an experiment. It may be running. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -127,7 +127,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create an experiment from the spec of this one, with changes. */
+        /** Create an experiment from the spec of an existing one, with changes. */
         post: operations["experiments_fork"];
         delete?: never;
         options?: never;
@@ -144,7 +144,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Hide an experiment that has ended from lists. No data are deleted. */
+        /** Archive an experiment that has ended: lists leave it out, but no data are deleted. */
         post: operations["experiments_archive"];
         delete?: never;
         options?: never;
@@ -161,7 +161,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Show an archived experiment in lists again. */
+        /** Unarchive an experiment, so that lists show it again. */
         post: operations["experiments_unarchive"];
         delete?: never;
         options?: never;
@@ -178,7 +178,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Enqueue trials with these configurations. They start next, and do not count towards num_samples. */
+        /** Add trials with given configurations. They start before all others, and do not count towards num_samples. */
         post: operations["experiments_enqueue"];
         delete?: never;
         options?: never;
@@ -210,7 +210,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials of the Pareto front. */
+        /** Get the trials on the Pareto front of the objectives. */
         get: operations["experiments_pareto"];
         put?: never;
         post?: never;
@@ -244,7 +244,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List trials, sorted and filtered by any column, without segments. */
+        /** List the trials of an experiment, sorted and filtered by any column, without their segments. */
         get: operations["experiments_list_trials"];
         put?: never;
         post?: never;
@@ -261,7 +261,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a sample of the trials for a chart: the best trials, and trials spread evenly over the lower ranks. */
+        /** Get a sample of the trials for a chart: the best trials, and an even selection of the others. */
         get: operations["experiments_sample"];
         put?: never;
         post?: never;
@@ -278,7 +278,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the curves of a metric, reduced to the resolution of a screen. Spikes are kept. */
+        /** Get the curve of a metric for each trial, reduced to the resolution of a screen without losing spikes. */
         get: operations["experiments_curves"];
         put?: never;
         post?: never;
@@ -295,7 +295,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best value over time, with a point for each improvement. */
+        /** Get the best value so far as a function of time, with a point for each improvement. */
         get: operations["experiments_best_so_far"];
         put?: never;
         post?: never;
@@ -329,7 +329,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a forecast: when the experiment will end, its best value then, and the gain from more training. */
+        /** Get a forecast of when the experiment will end, of its best value then, and of the gain from more training. */
         get: operations["experiments_forecast"];
         put?: never;
         post?: never;
@@ -348,7 +348,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed. */
+        /** Predict, from the recorded trials, what another scheduler or searcher would have done. Nothing is trained. */
         post: operations["experiments_replay"];
         delete?: never;
         options?: never;
@@ -380,7 +380,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the segments of all trials, oldest first, with the source of their weights. */
+        /** List the segments of all trials, oldest first, each with the checkpoint that it started from. */
         get: operations["experiments_segments"];
         put?: never;
         post?: never;
@@ -397,7 +397,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get when trials waited, started and ran, and how nodes and GPUs were used meanwhile. */
+        /** Get a timeline: when trials waited, started and ran, and when nodes and GPUs were in use. */
         get: operations["experiments_timeline"];
         put?: never;
         post?: never;
@@ -414,7 +414,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow the log. The stream begins after Last-Event-ID or the parameter `after`. */
+        /** Stream the experiment's log. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_events"];
         put?: never;
         post?: never;
@@ -431,7 +431,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Follow changed rows and the points of new reports. The stream begins after Last-Event-ID or the parameter `after`. */
+        /** Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_changes"];
         put?: never;
         post?: never;
@@ -467,7 +467,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start a new trial from a checkpoint of this one, with changed hyperparameters. */
+        /** Start a new trial from a checkpoint of an existing one, with changed hyperparameters. */
         post: operations["trials_fork"];
         delete?: never;
         options?: never;
@@ -550,7 +550,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a trial's lineage: the segments, of any trial, that led to its weights, and the schedule of configurations. */
+        /** Get the segments, of this or other trials, that led to a trial's weights, and their schedule of configurations. */
         get: operations["trials_lineage"];
         put?: never;
         post?: never;
@@ -567,7 +567,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the trials with the most similar configurations, and their results. */
+        /** Get the trials whose configurations are most similar to that of a given trial, with their results. */
         get: operations["trials_neighbours"];
         put?: never;
         post?: never;
@@ -584,7 +584,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the current Python stack and resource usage of each rank. */
+        /** Get the current Python stack and resource usage of each rank of a running trial. */
         get: operations["trials_live"];
         put?: never;
         post?: never;
@@ -637,7 +637,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Pin a checkpoint, so that the experiment's policy does not delete it. */
+        /** Pin a checkpoint, so that the experiment's checkpoint policy does not delete it. */
         post: operations["checkpoints_pin"];
         delete?: never;
         options?: never;
@@ -654,7 +654,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Unpin a checkpoint, so that the experiment's policy applies again. */
+        /** Unpin a checkpoint, so that the experiment's checkpoint policy may delete it again. */
         post: operations["checkpoints_unpin"];
         delete?: never;
         options?: never;
@@ -808,8 +808,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask for a trial.
-         * @description Wait for a trial for up to `wait_s` seconds.
+         * Ask for a trial to run.
+         * @description Return an assignment, or a 204 if no trial becomes available within `wait_s` seconds.
          */
         post: operations["agents_ask"];
         delete?: never;
@@ -829,7 +829,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Answer once the report is committed. If the report of this iteration was stored before, the answer is the same as then.
+         * @description Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -847,7 +847,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Add a checkpoint to a report that was sent before. */
+        /** Add a checkpoint to a report that has been sent already. */
         post: operations["agents_checkpoint"];
         delete?: never;
         options?: never;
@@ -864,7 +864,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Renew a lease, and get the action that the trial should take. */
+        /** Renew a lease, and learn whether the trial should pause or stop. */
         post: operations["agents_heartbeat"];
         delete?: never;
         options?: never;
@@ -898,7 +898,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Complete the trial: its training has ended. */
+        /** Say that the training has ended, so that the trial is complete. */
         post: operations["agents_complete"];
         delete?: never;
         options?: never;
@@ -915,7 +915,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training has failed. */
+        /** Say that the training has failed, and why. */
         post: operations["agents_fail"];
         delete?: never;
         options?: never;
@@ -932,7 +932,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Give a trial back. It continues elsewhere from its newest checkpoint. */
+        /** Give a trial back. Another agent continues it from its newest checkpoint. */
         post: operations["agents_release"];
         delete?: never;
         options?: never;
@@ -949,7 +949,7 @@ export interface paths {
         };
         /** Check whether a code bundle has been uploaded. */
         get: operations["bundles_get"];
-        /** Upload a zip file of Python code, which specs may name as their bundle. Safe to repeat. */
+        /** Upload a zip file with Python code. A spec can then name it as its bundle. Safe to repeat. */
         put: operations["bundles_put"];
         post?: never;
         delete?: never;
@@ -966,8 +966,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get the nodes of the cluster, the worker groups on them, and those that wait for resources.
-         * @description Ask the driver host. Experiments that scripts drive themselves are not listed.
+         * Get the nodes of the cluster, the worker groups on them, and the worker groups that wait for resources.
+         * @description Return the state of the cluster, as the driver host sees it. It does not know the experiments that scripts drive.
          */
         get: operations["cluster_cluster"];
         put?: never;
@@ -985,7 +985,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get who the caller is, and whether a token is needed */
+        /** Get the name and the role of the caller, and whether a token is needed */
         get: operations["access_session"];
         put?: never;
         /** Sign in with a token. Sets a cookie that scripts cannot read */
@@ -1112,7 +1112,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Send the event `test` now; for editors */
+        /** Send the event `test` to a webhook now; for editors */
         post: operations["webhooks_test"];
         delete?: never;
         options?: never;
@@ -1126,50 +1126,50 @@ export interface components {
     schemas: {
         /**
          * AgentVerdict
-         * @description The answer to a report. It is sent after the report was stored in the database.
+         * @description The answer to a report. It is sent once the report is stored in the database.
          */
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: go on training; anything else: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. A verdict other than continue ends the lease, unless late_checkpoints keeps it
+             * @description continue: go on training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
             /**
              * Reason
-             * @description the reason, in words; empty for continue
+             * @description the reason for the verdict, in words; empty for continue
              */
             reason: string;
             /**
              * Save Checkpoint
-             * @description true if a checkpoint of this report is wanted
+             * @description true if the agent should save a checkpoint that belongs to this report
              */
             save_checkpoint: boolean;
             /**
              * Next Milestone
-             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             * @description the next iteration at which the trial may be paused or stopped; a checkpoint is useful there
              */
             next_milestone: number | null;
             /**
              * Wanted
-             * @description the verdict that the next report will get, as in the answer to a heartbeat
+             * @description the verdict that the next report will get, as far as it is known already
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
         };
         /**
          * Assignment
-         * @description A trial, or a part of a trial, for an agent to train.
+         * @description A trial that an agent gets to train, from the beginning or from a checkpoint.
          */
         Assignment: {
             /**
              * Lease
-             * @description identifies the assignment in the URLs of all further calls
+             * @description identifies the assignment in the URLs of the agent's further requests
              */
             lease: string;
             /**
              * Lease S
-             * @description if the agent makes no call for this many seconds, the lease ends
+             * @description if the agent sends no request for this many seconds, the lease ends
              */
             lease_s: number;
             /**
@@ -1206,21 +1206,21 @@ export interface components {
             };
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description number of reports that the trial had made when its checkpoint was saved; 0 without a checkpoint
+             * @description the number of reports that the trial had made when the checkpoint was saved; 0 without a checkpoint
              */
             iteration: number;
-            /** @description the checkpoint to continue from; null: start from the beginning */
+            /** @description the checkpoint to continue from; null: train from the beginning */
             checkpoint: components["schemas"]["StartCheckpoint"] | null;
             /**
              * Next Milestone
-             * @description the next iteration at which a decision may be made, so that a checkpoint is useful
+             * @description the next iteration at which the trial may be paused or stopped; a checkpoint is useful there
              */
             next_milestone: number | null;
             /**
@@ -1230,17 +1230,17 @@ export interface components {
             seed: number;
             /**
              * Metric
-             * @description the objective, which every report must contain
+             * @description the first objective, a metric that every report must contain
              */
             metric: string;
             /**
              * Entrypoint
-             * @description the entrypoint of the experiment, if it names one
+             * @description the entrypoint of the experiment; null if the spec has none
              */
             entrypoint: string | null;
             /**
              * Storage
-             * @description the storage in which the driver deletes the checkpoints that it need not keep
+             * @description the experiment's storage; the driver deletes checkpoints there that are no longer needed
              */
             storage: string;
             /**
@@ -1252,17 +1252,17 @@ export interface components {
             } | null;
             /**
              * Stop Grace S
-             * @description seconds that an agent has to stop when `wanted` says so
+             * @description seconds that the agent has to stop the training once `wanted` asks for it
              */
             stop_grace_s: number;
             /**
              * Hang Timeout S
-             * @description if a trial makes no report for this many seconds, it counts as hung
+             * @description if the trial makes no report for this many seconds, it counts as hung; null: no limit
              */
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description the user wants a checkpoint each time after this many reports
+             * @description the number of reports between the checkpoints that the user asked for; null: the user asked for none
              */
             checkpoint_every: number | null;
             /**
@@ -1272,18 +1272,18 @@ export interface components {
             checkpoint_at_milestones: boolean;
             /**
              * Checkpoint At End
-             * @description true if the user wants a checkpoint at the end
+             * @description true if the user wants a checkpoint at the end of the training
              */
             checkpoint_at_end: boolean;
         };
         /**
          * AuditEntry
-         * @description A request that changed something, or tried to.
+         * @description An entry of the audit trail: a request that changed something, or that was meant to.
          */
         AuditEntry: {
             /**
              * Id
-             * @description its number; later entries have larger numbers
+             * @description the number of the entry; later entries have larger numbers
              */
             id: number;
             /**
@@ -1293,12 +1293,12 @@ export interface components {
             time: string;
             /**
              * Actor
-             * @description the token's name; local if the service requires no token
+             * @description the caller's name, or that of their token; local if the service requires no token
              */
             actor: string;
             /**
              * Token Id
-             * @description tok_..., if the request had a valid token
+             * @description the id of the caller's token, tok_...; null: the caller has no token
              */
             token_id: string | null;
             /**
@@ -1313,7 +1313,7 @@ export interface components {
             path: string;
             /**
              * Status
-             * @description HTTP status of the response; 401 and 403: the request was refused
+             * @description the HTTP status of the response; 401 and 403: the request was refused
              */
             status: number;
             /**
@@ -1340,7 +1340,7 @@ export interface components {
         };
         /**
          * Best
-         * @description The best report that satisfies the constraints or, with scope "last", the best of the trials' last reports.
+         * @description The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
          */
         Best: {
             /**
@@ -1360,34 +1360,34 @@ export interface components {
             value: number | null;
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if it has none
+             * @description the checkpoint that belongs to this result; null if there is none
              */
             checkpoint_id: string | null;
-            /** @description null if no trial was trained to its end */
+            /** @description the best trial among those that were trained to their end; null if there is none */
             finished: components["schemas"]["Finished"] | null;
         };
         /** BestSoFar */
         BestSoFar: {
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description the times, in seconds since the experiment's start
              */
             x: number[];
             /**
              * Y
-             * @description the best value up to this time
+             * @description the best value up to each of these times
              */
             y: number[];
         };
@@ -1395,12 +1395,12 @@ export interface components {
         BestSoFarOf: {
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description the times, in seconds since the experiment's start
              */
             x: number[];
             /**
              * Y
-             * @description the best value up to this time
+             * @description the best value up to each of these times
              */
             y: number[];
             /**
@@ -1417,17 +1417,17 @@ export interface components {
         };
         /**
          * Bundle
-         * @description A zip file of Python code that has been uploaded.
+         * @description A zip file with Python code that has been uploaded.
          */
         Bundle: {
             /**
              * Sha256
-             * @description SHA-256 of the uploaded zip file; the field `bundle` of a spec takes it
+             * @description the SHA-256 of the uploaded zip file; a spec names the bundle by it, in its field `bundle`
              */
             sha256: string;
             /**
              * Bytes
-             * @description the size in bytes of the zip file that workers get
+             * @description the size in bytes of the zip file that the ranks load
              */
             bytes: number;
         };
@@ -1446,27 +1446,28 @@ export interface components {
         };
         /**
          * Changes
-         * @description The changes since an entry of an experiment's log: changed rows in their current state, and points of new reports.
+         * @description The changes of an experiment since an entry of its log: the current state of changed rows, and the new reports.
          *
-         *     A row replaces the earlier row with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         *     Each row replaces the row with the same id that the client already has. Decisions are identified by their `seq`, and
+         *     segments by their trial and ordinal.
          */
         Changes: {
             /**
              * Since
-             * @description the message has the changes after this event_seq
+             * @description the event_seq after which the changes of this message begin
              */
             since: number;
             /**
              * Seq
-             * @description the message has the changes up to this event_seq; also the id of the message
+             * @description the event_seq up to which this message has the changes; also the id of the message
              */
             seq: number;
             /**
              * Reset
-             * @description true if too much has changed: the lists are empty, and you have to read everything again
+             * @description true if too much has changed: the lists are empty, and the client must read everything again
              */
             reset: boolean;
-            /** @description null if only its last_event_seq has changed */
+            /** @description the experiment; null if only its last_event_seq has changed */
             experiment: components["schemas"]["Experiment"] | null;
             /**
              * Trials
@@ -1480,7 +1481,7 @@ export interface components {
             segments: components["schemas"]["SegmentItem"][];
             /**
              * Decisions
-             * @description new decisions, and earlier ones with a new state
+             * @description new decisions, and earlier decisions whose state has changed
              */
             decisions: components["schemas"]["Decision"][];
             /**
@@ -1503,28 +1504,28 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description its path or URI
+             * @description the path or URI of the checkpoint
              */
             uri: string;
             /**
              * Step
-             * @description training_iteration of the report that saved it
+             * @description the training_iteration of the report with which the checkpoint was saved
              */
             step: number;
             /**
              * Bytes
-             * @description its size
+             * @description the size of the checkpoint in bytes
              */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
              */
             node: string | null;
         };
         /**
          * CheckpointItem
-         * @description A checkpoint and its source.
+         * @description A checkpoint, with the trial and the segment that saved it.
          */
         CheckpointItem: {
             /**
@@ -1534,22 +1535,22 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description its path or URI
+             * @description the path or URI of the checkpoint
              */
             uri: string;
             /**
              * Step
-             * @description training_iteration of the report that saved it
+             * @description the training_iteration of the report with which the checkpoint was saved
              */
             step: number;
             /**
              * Bytes
-             * @description its size
+             * @description the size of the checkpoint in bytes
              */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint; the files are on that node's disk, unless the path is shared; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -1564,28 +1565,28 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description the number of the trial that saved it
+             * @description the number of the trial that saved the checkpoint
              */
             trial_number: number;
             /**
              * Segment
-             * @description the ordinal of the segment that saved it
+             * @description the ordinal of the segment that saved the checkpoint
              */
             segment: number;
             /**
              * State
-             * @description ready: its files can be used
+             * @description uploading: its files are not complete yet; ready: its files can be used
              * @enum {string}
              */
             state: "uploading" | "ready" | "deleted";
             /**
              * Pinned
-             * @description true if it is pinned, so that the experiment's policy does not delete it
+             * @description true if the checkpoint is pinned, so that the experiment's checkpoint policy does not delete it
              */
             pinned: boolean;
             /**
              * Actions
-             * @description the actions that its state allows now
+             * @description the actions that the checkpoint's state allows now
              */
             actions: ("fork" | "pin" | "unpin")[];
         };
@@ -1606,22 +1607,22 @@ export interface components {
         Cluster: {
             /**
              * Cpus
-             * @description CPUs of the whole cluster
+             * @description the number of CPUs of the whole cluster
              */
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs in use, including those that other programs use
+             * @description the number of CPUs that are in use, also by other programs on the cluster
              */
             cpus_in_use: number;
             /**
              * Gpus
-             * @description GPUs of the whole cluster
+             * @description the number of GPUs of the whole cluster
              */
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs in use, including those that other programs use
+             * @description the number of GPUs that are in use, also by other programs on the cluster
              */
             gpus_in_use: number;
             /**
@@ -1636,7 +1637,7 @@ export interface components {
             groups: components["schemas"]["ClusterGroup"][];
             /**
              * Waiting
-             * @description worker groups that wait, in the order of the queue
+             * @description worker groups that wait for resources, in the order of the queue
              */
             waiting: components["schemas"]["ClusterWait"][];
             /**
@@ -1662,7 +1663,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description its number; null if the trial is not known here
+             * @description the trial's number; null if this service's database does not have the trial
              */
             trial_number: number | null;
             /**
@@ -1672,7 +1673,7 @@ export interface components {
             segment_id: string;
             /**
              * Resources
-             * @description resources of each rank
+             * @description the resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1680,7 +1681,7 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when it got its resources
+             * @description when the group got its resources
              */
             since: string;
             /**
@@ -1698,32 +1699,32 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description its host name
+             * @description the host name of the node
              */
             name: string;
             /**
              * Address
-             * @description its IP address
+             * @description the IP address of the node
              */
             address: string;
             /**
              * Cpus
-             * @description CPUs that Ray may use there
+             * @description the number of CPUs that Ray may use on the node
              */
             cpus: number;
             /**
              * Cpus In Use
-             * @description CPUs that worker groups of this service hold there
+             * @description the number of CPUs that worker groups of this service hold on the node
              */
             cpus_in_use: number;
             /**
              * Gpus
-             * @description GPUs that Ray may use there
+             * @description the number of GPUs that Ray may use on the node
              */
             gpus: number;
             /**
              * Gpus In Use
-             * @description GPUs that worker groups of this service hold there
+             * @description the number of GPUs that worker groups of this service hold on the node
              */
             gpus_in_use: number;
         };
@@ -1736,22 +1737,22 @@ export interface components {
             rank: number;
             /**
              * Node
-             * @description Ray's id of its node
+             * @description Ray's id of the node on which the rank runs
              */
             node: string;
             /**
              * Host
-             * @description the host name of its node
+             * @description the host name of that node
              */
             host: string;
             /**
              * Pid
-             * @description its process id on that node
+             * @description the process id of the rank on its node
              */
             pid: number;
             /**
              * Gpus
-             * @description the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them
+             * @description the GPUs that the rank may use, named as in CUDA_VISIBLE_DEVICES
              */
             gpus: string[];
         };
@@ -1767,27 +1768,27 @@ export interface components {
             experiment_id: string;
             /**
              * Priority
-             * @description experiments of a higher priority come first
+             * @description the experiment's priority; experiments of a higher priority get resources first
              */
             priority: number;
             /**
              * Weight
-             * @description its share relative to experiments of the same priority
+             * @description the experiment's share of the cluster relative to other experiments of the same priority
              */
             weight: number;
             /**
              * Share
-             * @description its dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs
+             * @description the experiment's dominant share, from 0 to 1: the largest of its shares of the cluster's resources, such as CPUs and GPUs
              */
             share: number;
             /**
              * Groups
-             * @description number of its worker groups that have resources
+             * @description the number of the experiment's worker groups that have resources
              */
             groups: number;
             /**
              * Waiting
-             * @description number of its worker groups that wait
+             * @description the number of the experiment's worker groups that wait for resources
              */
             waiting: number;
         };
@@ -1798,7 +1799,7 @@ export interface components {
         ClusterWait: {
             /**
              * Position
-             * @description its position in the queue, from 1
+             * @description the group's position in the queue, from 1
              */
             position: number;
             /**
@@ -1813,7 +1814,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description its number; null if the trial is not known here
+             * @description the trial's number; null if this service's database does not have the trial
              */
             trial_number: number | null;
             /**
@@ -1823,12 +1824,12 @@ export interface components {
             segment_id: string;
             /**
              * Workers
-             * @description ranks of the group
+             * @description the number of ranks of the group
              */
             workers: number;
             /**
              * Resources
-             * @description resources of each rank
+             * @description the resources of each rank
              */
             resources: {
                 [key: string]: number;
@@ -1836,22 +1837,22 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when it began to wait
+             * @description when the group began to wait
              */
             since: string;
             /**
              * Priority
-             * @description the priority of its experiment
+             * @description the priority of the group's experiment
              */
             priority: number;
             /**
              * Reserved
-             * @description true if it has waited so long that free resources are reserved for it
+             * @description true if the group has waited so long that resources that become free are reserved for it
              */
             reserved: boolean;
             /**
              * Reason
-             * @description what it waits for, in words
+             * @description what the group waits for, in words
              */
             reason: string;
         };
@@ -1859,14 +1860,14 @@ export interface components {
         Configuration: {
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Config
-             * @description the nested dict that the training function would get
+             * @description the configuration as the nested dict that the training function would get
              */
             config: {
                 [key: string]: unknown;
@@ -1876,43 +1877,43 @@ export interface components {
         Counts: {
             /**
              * Pending
-             * @description trials that are pending
+             * @description number of pending trials
              * @default 0
              */
             pending: number;
             /**
              * Running
-             * @description trials that are running
+             * @description number of running trials
              * @default 0
              */
             running: number;
             /**
              * Paused
-             * @description trials that are paused
+             * @description number of paused trials
              * @default 0
              */
             paused: number;
             /**
              * Completed
-             * @description trials that are completed
+             * @description number of completed trials
              * @default 0
              */
             completed: number;
             /**
              * Stopped
-             * @description trials that are stopped
+             * @description number of stopped trials
              * @default 0
              */
             stopped: number;
             /**
              * Failed
-             * @description trials that are failed
+             * @description number of failed trials
              * @default 0
              */
             failed: number;
             /**
              * Cancelled
-             * @description trials that are cancelled
+             * @description number of cancelled trials
              * @default 0
              */
             cancelled: number;
@@ -1926,18 +1927,23 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause of its start
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
+             * Last Iteration
+             * @description the iteration of the newest report of this segment, even if that report is left out
+             */
+            last_iteration: number;
+            /**
              * X
-             * @description iterations, steps or seconds, as requested
+             * @description the positions on the x axis: iterations, steps, seconds or values of x_metric, as requested
              */
             x: number[];
             /**
              * Y
-             * @description the values; null for values that are not finite
+             * @description the values of the metric; null for values that are not finite
              */
             y: (number | null)[];
         };
@@ -1959,15 +1965,20 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "user_step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Width
-             * @description number of reports per bucket; the lowest and the highest report of each bucket are returned; 1: all reports are returned
+             * @description the number of reports in each bucket; only the lowest and highest report of each bucket are returned; 1: all reports are returned
              */
             width: number;
             /**
              * Left Out
-             * @description number of trials of the experiment that have no curve here
+             * @description the number of trials of the experiment whose curves are not in this response
              */
             left_out: number;
             /**
@@ -1975,19 +1986,19 @@ export interface components {
              * @description one curve for each trial
              */
             series: components["schemas"]["Series"][];
-            /** @description the best value over time */
+            /** @description the best value so far as a function of time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
         /** Decision */
         Decision: {
             /**
              * Seq
-             * @description its place in the log
+             * @description the position of the decision in the log
              */
             seq: number;
             /**
              * Trial Number
-             * @description the number of the trial that it is about
+             * @description the number of the trial that the decision is about
              */
             trial_number: number | null;
             /**
@@ -2004,7 +2015,7 @@ export interface components {
             };
             /**
              * Time
-             * @description when it was made
+             * @description when the decision was made
              */
             time: string;
             /**
@@ -2015,12 +2026,12 @@ export interface components {
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
-             * @description number of the trial that it is about; null if it is about the experiment
+             * @description the trial that the decision is about, trl_...; null if it is about the whole experiment
              */
             trial_id: string | null;
             /**
              * State
-             * @description done: the driver has carried it out; superseded: another decision replaced it first
+             * @description pending: not carried out yet; done: carried out by the driver; superseded: replaced by another decision before it was carried out
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
@@ -2040,59 +2051,59 @@ export interface components {
         };
         /**
          * Delivery
-         * @description One message to one webhook.
+         * @description A message about one event to one webhook, and the attempts to send it.
          */
         Delivery: {
             /**
              * Id
-             * @description dlv_...; also in the header Tuner-Delivery; the same for every attempt
+             * @description the id of the delivery, dlv_..., as in the header Tuner-Delivery; it is the same for every attempt
              */
             id: string;
             /**
              * Event
-             * @description the event; test: a test that somebody requested
+             * @description the event that is sent; test: a test that somebody requested
              */
             event: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached") | "test";
             /**
              * Experiment Id
-             * @description exp_...; exp_test in a test
+             * @description the experiment that the event is about, exp_...; exp_test in a test
              */
             experiment_id: string;
             /**
              * State
-             * @description failed: no attempt succeeded, and no more are made
+             * @description pending: there will be another attempt; failed: no attempt has succeeded, and there will be no more
              * @enum {string}
              */
             state: "pending" | "delivered" | "failed";
             /**
              * Attempts
-             * @description number of attempts so far
+             * @description the number of attempts so far
              */
             attempts: number;
             /**
              * Next Attempt At
-             * @description time of the next attempt; null if it is not pending
+             * @description when the next attempt is due; null if there will be none
              */
             next_attempt_at: string | null;
             /**
              * Last Status
-             * @description the HTTP status of the receiver's latest answer, if any
+             * @description the HTTP status of the receiver's latest response; null: there was no response
              */
             last_status: number | null;
             /**
              * Last Error
-             * @description the error of the latest attempt, if it failed
+             * @description why the latest attempt failed; null: it succeeded, or there has been no attempt
              */
             last_error: string | null;
             /**
              * Created At
              * Format: date-time
-             * @description when it was created
+             * @description the time of creation
              */
             created_at: string;
             /**
              * Ended At
-             * @description when it was delivered or given up
+             * @description when the message was delivered or given up; null if it is pending
              */
             ended_at: string | null;
         };
@@ -2114,7 +2125,7 @@ export interface components {
         };
         /**
          * DryRun
-         * @description The effects that creating this experiment would have.
+         * @description A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes.
          */
         DryRun: {
             /**
@@ -2135,14 +2146,14 @@ export interface components {
             mode: "min" | "max";
             /**
              * Scheduler
-             * @description the scheduler, with "auto" resolved and all options, including inherited ones
+             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description the searcher, with "auto" resolved and all options
+             * @description the searcher with all its options; "auto" is replaced by the searcher that was chosen
              */
             search: {
                 [key: string]: unknown;
@@ -2154,12 +2165,12 @@ export interface components {
             notes: string[];
             /**
              * Num Samples
-             * @description number of trials; null: as many as the time budget allows
+             * @description the number of trials; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
              * Max T
-             * @description value of time_attr at which a trial is complete
+             * @description the value of time_attr at which a trial is complete
              */
             max_t: number | null;
             /**
@@ -2167,18 +2178,18 @@ export interface components {
              * @description what max_t counts
              */
             time_attr: string;
-            /** @description the worker group of each trial */
+            /** @description the number of ranks of each trial, and their resources */
             scaling: components["schemas"]["Scaling"];
-            /** @description with defaults filled in */
+            /** @description the limits, with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Gpu Hours At Most
-             * @description the GPU hours if every trial trains to max_t at seconds_per_iteration, but no more than the limits allow; null if unknown
+             * @description the GPU hours that the experiment uses if every trial is trained to max_t at seconds_per_iteration, or that the limits allow, whichever is less; null if unknown
              */
             gpu_hours_at_most: number | null;
             /**
              * Configurations
-             * @description configurations of the trials that start before any result is known
+             * @description the configurations of the first trials, which are chosen before any result is known
              */
             configurations: components["schemas"]["Configuration"][];
         };
@@ -2186,12 +2197,12 @@ export interface components {
         ErrorItem: {
             /**
              * Pointer
-             * @description JSON pointer to the field; empty for the whole document
+             * @description the JSON pointer to the wrong field; empty for the whole document
              */
             pointer: string;
             /**
              * Message
-             * @description what is wrong, what was expected, and the nearest valid name
+             * @description what is wrong and what was expected, with a suggestion for a misspelt name
              */
             message: string;
         };
@@ -2206,12 +2217,12 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
+             * @description python or api: where the experiment was created; study: driven by ask and tell; adopted: created in Python, now driven by a service
              */
             source: string;
             /**
              * Project
-             * @description the project it belongs to
+             * @description the project of the experiment
              */
             project: string;
             /**
@@ -2221,22 +2232,22 @@ export interface components {
             last_event_seq: number;
             /**
              * No Best
-             * @description why `best` is null although trials have reported
+             * @description why `best` is null although trials have reported; otherwise null
              */
             no_best: string | null;
             /**
              * Gpu Hours
-             * @description GPU hours that its trials have used, as of its newest event
+             * @description GPU hours that the experiment's trials have used, as of its newest event
              */
             gpu_hours: number;
             /**
              * Gpu Hours Saved
-             * @description GPU hours that its stopped trials would have used to go on to max_t, each at its own pace
+             * @description GPU hours that the experiment's stopped trials would have needed to reach max_t, each at its own pace
              */
             gpu_hours_saved: number;
             /**
              * Cpu Hours
-             * @description CPU hours that were reserved for its trials, as of its newest event
+             * @description CPU hours that were reserved for the experiment's trials, as of its newest event
              */
             cpu_hours: number;
             /**
@@ -2246,7 +2257,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why it failed, in words
+             * @description why the experiment failed, in words; null if it has not failed
              */
             error: string | null;
             /**
@@ -2257,27 +2268,27 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when it started; null before
+             * @description when the experiment started; null until then
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the experiment reached its final state
              */
             ended_at: string | null;
             /**
              * Revision
-             * @description counts the changes by PATCH; its ETag begins with it
+             * @description the number of changes by PATCH; the experiment's ETag begins with this number
              */
             revision: number;
             /**
              * Archived At
-             * @description when it was archived; null if it is not archived
+             * @description when the experiment was archived; null if it is not archived
              */
             archived_at: string | null;
             /**
              * Thinned At
-             * @description when most points of its curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
+             * @description when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
              */
             thinned_at: string | null;
             /**
@@ -2287,7 +2298,7 @@ export interface components {
             name: string;
             /**
              * Notes
-             * @description the users' notes, in Markdown
+             * @description notes that users have written, in Markdown
              */
             notes: string;
             /**
@@ -2299,7 +2310,7 @@ export interface components {
             };
             /**
              * Metric
-             * @description the first objective, which schedulers use
+             * @description the first objective, by which schedulers compare trials
              */
             metric: string;
             /**
@@ -2310,17 +2321,17 @@ export interface components {
             mode: "min" | "max";
             /**
              * Objectives
-             * @description all objectives; schedulers use the first
+             * @description all objectives; schedulers use only the first one
              */
             objectives: components["schemas"]["Objective"][];
             /**
              * Num Samples
-             * @description number of trials to start; null: as many as the time budget allows
+             * @description the number of trials to start; null: as many as the time budget allows
              */
             num_samples: number | null;
             /**
              * Max T
-             * @description value of time_attr at which a trial is complete
+             * @description the value of time_attr at which a trial is complete
              */
             max_t: number | null;
             /**
@@ -2330,17 +2341,17 @@ export interface components {
             time_attr: string;
             /**
              * Seed
-             * @description searches with the same seed draw the same configurations
+             * @description the seed of the search: the same seed gives the same random configurations
              */
             seed: number;
             /**
              * Priority
-             * @description experiments of a higher priority get resources first
+             * @description the experiment's priority; experiments of a higher priority get resources first
              */
             priority: number;
             /**
              * Weight
-             * @description share of the cluster relative to other experiments of the same priority
+             * @description the experiment's share of the cluster relative to other experiments of the same priority
              */
             weight: number;
             /**
@@ -2352,33 +2363,33 @@ export interface components {
             };
             /**
              * Space Revision
-             * @description number of changes of the space by users; a trial has the revision of its own space
+             * @description how often users have changed the search space; each trial shows the revision with which it was created
              */
             space_revision: number;
             /**
              * Former Spaces
-             * @description the earlier spaces, oldest first
+             * @description the search spaces before the current one, oldest first
              */
             former_spaces: {
                 [key: string]: unknown;
             }[];
             /**
              * Assumed
-             * @description new parameter -> the value that it is assumed to have had in trials of earlier spaces
+             * @description parameter that was added later -> the value that it is assumed to have in trials of earlier spaces
              */
             assumed: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description as in the spec; `resolved` has the searcher that is used
+             * @description the searcher as in the spec; `resolved` has the one that is used
              */
             search: {
                 [key: string]: unknown;
             };
             /**
              * Scheduler
-             * @description as in the spec; `resolved` has the scheduler that is used
+             * @description the scheduler as in the spec; `resolved` has the one that is used
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2387,23 +2398,23 @@ export interface components {
             resolved: components["schemas"]["Resolved"] | null;
             /**
              * Method
-             * @description the search method in a few words: "tpe + asha", "freeze_thaw (auto)"
+             * @description the searcher and the scheduler in a few words, such as "tpe + asha" or "freeze_thaw (auto)"
              */
             method: string;
             /**
              * Stop
-             * @description conditions, besides reaching max_t, under which a trial is complete
+             * @description conditions under which a trial is complete before it reaches max_t
              */
             stop: {
                 [key: string]: unknown;
             };
-            /** @description the worker group of each trial */
+            /** @description the number of ranks of each trial, and their resources */
             scaling: components["schemas"]["Scaling"];
-            /** @description with defaults filled in */
+            /** @description the limits, with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description 'module:function'; null if the function is pickled by value
+             * @description the training function as 'module:function'; null if the function is pickled by value
              */
             entrypoint: string | null;
             /**
@@ -2413,24 +2424,24 @@ export interface components {
             forked_from: string | null;
             /**
              * Abandoned
-             * @description true if its script has ended and no driver drives it; it continues when a user resumes it
+             * @description true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it
              */
             abandoned: boolean;
             /**
              * How To Go On
-             * @description if it is abandoned: what to do, in words
+             * @description what to do to continue an abandoned experiment, in words; null if it is not abandoned
              */
             how_to_go_on: string | null;
             /**
              * Metrics
-             * @description names of the metrics reported so far
+             * @description the names of the metrics that trials have reported so far
              */
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
             /**
              * Expected Gpu Hours
-             * @description estimated GPU hours at its end, if further trials use as many as those so far; null if it is too early to tell
+             * @description an estimate of the GPU hours that the experiment will have used at its end; null if it is too early to tell
              */
             expected_gpu_hours: number | null;
             /**
@@ -2438,18 +2449,18 @@ export interface components {
              * @description number of trials
              */
             trials: number;
-            /** @description the best trial so far */
+            /** @description the best result so far */
             best: components["schemas"]["Best"] | null;
             /**
              * Labels
-             * @description for parameters whose values are indices of choices: the meaning of each index
+             * @description parameter whose values are indices of choices -> the label of each index
              */
             labels: {
                 [key: string]: unknown[];
             };
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, edit (PATCH), delete, ...
+             * @description the actions that the experiment's state allows now: verbs, edit (PATCH), delete, ...
              */
             actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "fork" | "enqueue" | "archive" | "unarchive" | "delete")[];
         };
@@ -2475,7 +2486,7 @@ export interface components {
         Failure: {
             /**
              * Kind
-             * @description user: the trial's code failed; system: a node, process or device failed; placement: no resources; spec: the spec cannot work
+             * @description user: the trial's code failed; system: a node, process or device failed; placement: the cluster did not provide the resources; spec: the spec cannot work
              * @enum {string}
              */
             kind: "user" | "system" | "placement" | "spec";
@@ -2506,17 +2517,17 @@ export interface components {
             pid: number | null;
             /**
              * Traceback
-             * @description its Python traceback
+             * @description the Python traceback of that rank
              */
             traceback: string;
             /**
              * Log Tail
-             * @description the last lines that this rank printed
+             * @description the last lines that the failed rank printed
              */
             log_tail: string;
             /**
              * Stacks
-             * @description rank -> stack, if the ranks were hung
+             * @description rank -> its Python stack, if the trial failed because its ranks hung
              */
             stacks: {
                 [key: string]: string;
@@ -2524,7 +2535,7 @@ export interface components {
         };
         /**
          * Finished
-         * @description The best trial, by its last value, among those that were trained to their end.
+         * @description The trial with the best last value among the trials that were trained to their end.
          */
         Finished: {
             /**
@@ -2539,30 +2550,32 @@ export interface components {
             trial_number: number;
             /**
              * Value
-             * @description its last value
+             * @description the last value that the trial reported for the first objective
              */
             value: number | null;
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Checkpoint Id
-             * @description its checkpoint; null if it has none
+             * @description the checkpoint that belongs to this result; null if there is none
              */
             checkpoint_id: string | null;
         };
         /**
          * Forecast
-         * @description A forecast as of the newest event. It is based on how much recorded searches still improved at the same stage.
+         * @description A forecast of an experiment from its newest event to its end.
+         *
+         *     It is based on how much other searches, which were recorded earlier, still improved at the same stage.
          */
         Forecast: {
             /**
@@ -2572,12 +2585,12 @@ export interface components {
             metric: string;
             /**
              * Time
-             * @description the time of the newest event; null before the first
+             * @description the time of the newest event; null before the first event
              */
             time: string | null;
-            /** @description its expected end; null if it has ended or it is too early to tell */
+            /** @description the expected end of the experiment; null if it has ended already, or if it is too early to tell */
             end: components["schemas"]["ForecastEnd"] | null;
-            /** @description its best value at the end, never worse than the current one; null if it is too early to tell */
+            /** @description the best value at the end of the experiment, never worse than the current one; null if it is too early to tell */
             best: components["schemas"]["ForecastRange"] | null;
             /** @description the effect of more training; null if it is too early to tell */
             more: components["schemas"]["ForecastMore"] | null;
@@ -2597,17 +2610,17 @@ export interface components {
             limit: "num_samples" | "budget" | "time_budget_s" | "gpu_hours";
             /**
              * Reason
-             * @description the cause of the end, in words
+             * @description why the experiment is expected to end then, in words
              */
             reason: string;
-            /** @description the remaining running time in seconds, without pauses */
+            /** @description seconds until the end, not counting pauses */
             seconds: components["schemas"]["ForecastRange"];
         };
         /** ForecastMore */
         ForecastMore: {
             /**
              * Gpu Hours
-             * @description the additional GPU hours; null if trials use no GPUs
+             * @description the GPU hours of the additional training; null if trials use no GPUs
              */
             gpu_hours: number | null;
             /**
@@ -2617,7 +2630,7 @@ export interface components {
             seconds: number;
             /**
              * Improvement
-             * @description the expected improvement of the best value; positive for both modes
+             * @description the expected improvement of the best value, as a positive number for both modes
              */
             improvement: number;
             /**
@@ -2632,7 +2645,7 @@ export interface components {
             high: number;
             /**
              * Chance
-             * @description the probability of any improvement
+             * @description the probability that the best value improves at all
              */
             chance: number;
         };
@@ -2648,12 +2661,12 @@ export interface components {
             expected: number;
             /**
              * Low
-             * @description lower end of the interval
+             * @description the lower end of the prediction interval
              */
             low: number;
             /**
              * High
-             * @description upper end of the interval
+             * @description the upper end of the prediction interval
              */
             high: number;
         };
@@ -2661,31 +2674,31 @@ export interface components {
         Health: {
             /**
              * Status
-             * @description ok: the service answers; ready or unready: whether it can run experiments
+             * @description /healthz: ok, since the service answers; /readyz: ready if the service can run experiments, else unready
              * @enum {string}
              */
             status: "ok" | "ready" | "unready";
             /**
              * Problems
-             * @description the reasons why it is not ready
+             * @description the reasons why the service is not ready
              * @default []
              */
             problems: string[];
         };
         /**
          * Heartbeat
-         * @description The answer to a heartbeat.
+         * @description The answer to a heartbeat, by which an agent renews its lease.
          */
         Heartbeat: {
             /**
              * Wanted
-             * @description stop: report or release soon; pause and exploit: the next report will get this verdict
+             * @description the verdict that the next report will get, as far as it is known already; stop: report or release soon
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
             /**
              * Lease S
-             * @description unless the agent calls again, the lease ends after this many seconds
+             * @description the lease ends in this many seconds, unless the agent sends another request
              */
             lease_s: number;
         };
@@ -2698,22 +2711,22 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first; the importances add up to 1; empty if there are too few results
+             * @description the parameters, most important first; their importances add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
              * Trials
-             * @description number of ended trials with a result that were used
+             * @description the number of ended trials whose results were used
              */
             trials: number;
             /**
              * Needed
-             * @description number of such trials that is needed
+             * @description the number of ended trials with a result that is needed at least
              */
             needed: number;
             /**
              * Left Out
-             * @description number of ended trials that were not used; at most 5,000 evenly spaced ones are used
+             * @description the number of ended trials that were left out, because at most 5,000 evenly spaced ones are used
              */
             left_out: number;
         };
@@ -2724,7 +2737,7 @@ export interface components {
         Improvement: {
             /**
              * Seq
-             * @description event_seq of its report
+             * @description the event_seq of the report with the new best value
              */
             seq: number;
             /**
@@ -2745,12 +2758,12 @@ export interface components {
         };
         /**
          * LeaseState
-         * @description The answer to a request that returns no other data.
+         * @description The answer to a request about a lease: whether the lease has ended.
          */
         LeaseState: {
             /**
              * Ended
-             * @description true if this call has ended the lease
+             * @description true if this request has ended the lease
              */
             ended: boolean;
         };
@@ -2781,7 +2794,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -2829,13 +2842,13 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description the configurations in order; to repeat the result, train with one after the other
+             * @description the configurations in order; training with one after the other repeats the result
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
         /**
          * LineageSegment
-         * @description One segment that led to a trial's weights. It may be a segment of another trial.
+         * @description One of the segments that led to a trial's weights. It may belong to another trial, from which the weights came.
          */
         LineageSegment: {
             /**
@@ -2860,40 +2873,40 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause of its start
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description the training_iteration of the checkpoint that the segment started from; 0 without one
              */
             start_iteration: number;
             /**
              * End Iteration
-             * @description the training_iteration from which the next segment continued; for the last segment, its current training_iteration
+             * @description the training_iteration from which the next segment continued; for the last segment, the training_iteration that it has reached
              */
             end_iteration: number;
             /**
              * Source Checkpoint Id
-             * @description the checkpoint that it started from, if any
+             * @description the checkpoint that the segment started from; null if it started from none
              */
             source_checkpoint_id: string | null;
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the number of the trial that saved the source checkpoint; null without one
              */
             source_trial_number: number | null;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Changes
-             * @description parameters that changed from the previous segment
+             * @description the parameters whose values differ from the previous segment
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -2914,7 +2927,9 @@ export interface components {
         };
         /**
          * LiveRank
-         * @description The current stack and resource usage of a rank. Values are null if it does not answer or uses no GPU.
+         * @description The current Python stack and resource usage of a rank.
+         *
+         *     Values are null if the rank does not answer; those about GPUs are also null if it uses none.
          */
         LiveRank: {
             /**
@@ -2924,22 +2939,22 @@ export interface components {
             rank: number;
             /**
              * Stack
-             * @description the Python stack of its training thread
+             * @description the Python stack of the rank's training thread
              */
             stack: string;
             /**
              * Cpu S
-             * @description CPU time since the segment's start, child processes included
+             * @description CPU time in seconds since the segment's start, including child processes
              */
             cpu_s: number | null;
             /**
              * Rss Bytes
-             * @description resident memory of the process
+             * @description the resident memory of the rank's process
              */
             rss_bytes: number | null;
             /**
              * Threads
-             * @description threads of the process
+             * @description the number of threads of the rank's process
              */
             threads: number | null;
             /**
@@ -2954,23 +2969,23 @@ export interface components {
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
-             * @description utilization of its GPUs, by all processes that use them
+             * @description the utilization of the rank's GPUs by all processes that use them
              */
             gpu_percent: number | null;
         };
         /**
          * LogItem
-         * @description The output of one rank in one segment, or a part of it.
+         * @description The output of one rank in one segment, or a part of this output.
          */
         LogItem: {
             /**
              * Segment
-             * @description ordinal of the segment within the trial
+             * @description the ordinal of the segment within the trial
              */
             segment: number;
             /**
              * Rank
-             * @description the rank that printed it
+             * @description the rank that has printed the text
              */
             rank: number;
             /**
@@ -2980,27 +2995,27 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description the text that it printed; a separate line marks where bytes are missing
+             * @description what the rank has printed; a line of its own marks a place where bytes are missing
              */
             text: string;
             /**
              * Start
-             * @description offset of the text in the rank's log, in bytes
+             * @description the byte offset in the rank's log at which the text begins
              */
             start: number;
             /**
              * End
-             * @description offset of the end of the text, in bytes; pass it as `offset` to get what follows
+             * @description the byte offset at which the text ends; pass it as `offset` to get what follows
              */
             end: number;
             /**
              * Left Out
-             * @description number of bytes between start and end that were not kept; a line in the text marks the place
+             * @description the number of bytes between start and end that are missing, because the database keeps only part of a long output
              */
             left_out: number;
             /**
              * Complete
-             * @description true if the text includes the end of the log and the rank prints no more
+             * @description true if the rank has ended, and the text includes the end of its log
              */
             complete: boolean;
         };
@@ -3027,7 +3042,7 @@ export interface components {
         };
         /**
          * Neighbour
-         * @description A trial whose configuration is similar.
+         * @description A trial whose configuration is similar to that of the trial in the request.
          */
         Neighbour: {
             /**
@@ -3040,26 +3055,26 @@ export interface components {
              * @description the trial's number
              */
             trial_number: number;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Distance
-             * @description the distance in the unit cube of the space: 0 for an equal configuration, 1 for opposite corners
+             * @description the distance of the two configurations in the unit cube: 0 if they are equal, 1 for opposite corners
              */
             distance: number;
             /**
              * Best Value
-             * @description its best value of the first objective
+             * @description the neighbour's best value of the first objective
              */
             best_value: number | null;
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description the training_iteration of the neighbour's newest report
              */
             iteration: number;
             /**
              * Changes
-             * @description parameters that differ, the largest difference first; `before` is the value of the trial itself
+             * @description the parameters that differ, largest difference first; `before` is the value in the requested trial, `after` that in the neighbour
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3079,12 +3094,12 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description the nearest first
+             * @description the neighbours, nearest first
              */
             items: components["schemas"]["Neighbour"][];
             /**
              * Left Out
-             * @description number of trials that were left out, because at most 10,000 are compared
+             * @description the number of trials that were left out, because at most 10,000 are compared
              */
             left_out: number;
         };
@@ -3104,7 +3119,7 @@ export interface components {
         };
         /**
          * Pareto
-         * @description The Pareto front, by the newest values of the trials.
+         * @description The Pareto front of the trials, computed from the newest values of their objectives.
          */
         Pareto: {
             /**
@@ -3114,17 +3129,17 @@ export interface components {
             metrics: string[];
             /**
              * Items
-             * @description ordered by number; at most 1,000
+             * @description the trials on the front, by number; at most 1,000
              */
             items: components["schemas"]["Trial"][];
             /**
              * Total
-             * @description number of trials on the front
+             * @description the number of trials on the front
              */
             total: number;
             /**
              * Of
-             * @description number of trials that were compared
+             * @description the number of trials that were compared
              */
             of: number;
         };
@@ -3135,7 +3150,7 @@ export interface components {
         Point: {
             /**
              * Seq
-             * @description its event_seq, the position in the log
+             * @description the report's event_seq, its position in the log
              */
             seq: number;
             /**
@@ -3150,23 +3165,23 @@ export interface components {
             segment: number;
             /**
              * Cause
-             * @description the cause of that segment
+             * @description the cause for which the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Iteration
-             * @description training_iteration, the count of the trial's reports
+             * @description the training_iteration: the count of the trial's reports
              */
             iteration: number;
             /**
              * Step
-             * @description the step count of the training code, if it passed one
+             * @description the step count that the training code passed; null if it passed none
              */
             step: number | null;
             /**
              * Time
-             * @description when it was reported
+             * @description when the report was made
              */
             time: string;
             /**
@@ -3175,8 +3190,13 @@ export interface components {
              */
             seconds: number;
             /**
+             * Trial Seconds
+             * @description seconds for which the trial has trained, over all its segments
+             */
+            trial_seconds: number;
+            /**
              * Metrics
-             * @description the values by metric name; null for values that are not finite
+             * @description the values of the metrics by name; null for values that are not finite
              */
             metrics: {
                 [key: string]: number | null;
@@ -3222,7 +3242,7 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description the error, in a sentence
+             * @description a sentence that describes the error
              */
             detail: string;
             /**
@@ -3232,14 +3252,16 @@ export interface components {
             request_id: string | null;
             /**
              * Errors
-             * @description each mistake, with the field that it is about
+             * @description the mistakes in the request, each with the wrong field
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
         };
         /**
          * Replay
-         * @description The outcome of a replay, compared with what happened. Nothing is estimated: values that were not recorded are censored.
+         * @description The outcome of a replay, compared with what happened in the experiment.
+         *
+         *     Nothing is estimated: a trial whose record is too short for the replay is censored.
          */
         Replay: {
             /**
@@ -3249,31 +3271,31 @@ export interface components {
             summary: string;
             /**
              * Method
-             * @description the scheduler in a few words: "asha(reduction_factor=3)"
+             * @description the scheduler in a few words, such as "asha(reduction_factor=3)"
              */
             method: string;
             /**
              * Scheduler
-             * @description with all options
+             * @description the scheduler of the replay, with all its options
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description null: the recorded order, or the scheduler proposes configurations itself
+             * @description the searcher; null: trials start in the recorded order, or the scheduler proposes configurations
              */
             search: {
                 [key: string]: unknown;
             } | null;
             /**
              * Saved
-             * @description share of the reports that would have been saved; an upper bound if trials are censored
+             * @description the share of the experiment's reports that the replay saves; an upper bound if trials are censored
              */
             saved: number;
             /**
              * Censored
-             * @description number of trials that would have trained for longer than was recorded
+             * @description the number of trials that would have continued after the end of their record
              */
             censored: number;
             /** @description the cost and the result of the experiment */
@@ -3295,32 +3317,32 @@ export interface components {
         ReplayTotals: {
             /**
              * Trials
-             * @description trials that were started
+             * @description the number of trials that were started
              */
             trials: number;
             /**
              * Reports
-             * @description reports of all trials together
+             * @description the number of reports of all trials together
              */
             reports: number;
             /**
              * Training S
-             * @description seconds of training of all trials together, without their starts
+             * @description seconds of training, summed over all trials, not counting the time to start them
              */
             training_s: number;
             /**
              * Duration S
-             * @description seconds from the first start to the end
+             * @description seconds from the start of the first trial to the end of the experiment
              */
             duration_s: number;
             /**
              * Best Trial
-             * @description number of the best trial
+             * @description the number of the best trial; null if no trial has a value
              */
             best_trial: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective that satisfies the constraints
+             * @description the best value of the first objective among the reports that satisfy the constraints
              */
             best_value: number | null;
         };
@@ -3333,38 +3355,38 @@ export interface components {
             number: number;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /** @description what happened */
             recorded: components["schemas"]["TrialOutcome"];
-            /** @description the outcome in the replay; null: it would not have been started */
+            /** @description the outcome in the replay; null: the trial would not have been started */
             replayed: components["schemas"]["TrialOutcome"] | null;
         };
         /**
          * Resolved
-         * @description The scheduler and the searcher that are actually used.
+         * @description The scheduler and the searcher that the experiment uses, after "auto" and defaults have been replaced.
          */
         Resolved: {
             /**
              * Scheduler
-             * @description the scheduler, with "auto" resolved and all options, including inherited ones
+             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
             };
             /**
              * Search
-             * @description null if the scheduler proposes configurations itself
+             * @description the searcher with all its options; null if the scheduler proposes configurations itself
              */
             search: {
                 [key: string]: unknown;
             } | null;
             /**
              * Constraints
-             * @description the constraints on results: {"size": {"max": 0.25}}
+             * @description the constraints on reported metrics, such as {"size": {"max": 0.25}}
              * @default {}
              */
             constraints: {
@@ -3372,7 +3394,7 @@ export interface components {
             };
             /**
              * Budget
-             * @description how much the search may train, and how to raise that limit, in words
+             * @description a sentence on how much training the search may do, and how to allow more
              */
             budget: string | null;
         };
@@ -3395,7 +3417,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker: {
                 [key: string]: number;
@@ -3422,7 +3444,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -3442,7 +3464,7 @@ export interface components {
             trial_number: number;
             /**
              * Params
-             * @description the configuration, flat: "optimizer/lr" -> value
+             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
@@ -3460,7 +3482,7 @@ export interface components {
             id: string;
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3471,41 +3493,41 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Checkpoint Id
-             * @description the checkpoint that it started from, if any
+             * @description the checkpoint that the segment started from, if any
              */
             source_checkpoint_id: string | null;
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Placement
-             * @description the nodes and devices of its ranks
+             * @description the nodes and devices of the segment's ranks
              */
             placement: {
                 [key: string]: unknown;
             };
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3516,22 +3538,22 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
         };
@@ -3542,7 +3564,7 @@ export interface components {
         SegmentItem: {
             /**
              * Ordinal
-             * @description counts the segments of the trial from 1
+             * @description the number of the segment within its trial, counted from 1
              */
             ordinal: number;
             /**
@@ -3553,34 +3575,34 @@ export interface components {
             cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
-             * @description training_iteration of the checkpoint that it started from; 0 without one
+             * @description training_iteration at which the segment started; 0 without a checkpoint to start from
              */
             start_iteration: number;
             /**
              * Params
-             * @description the configuration that it trains with, flat
+             * @description the configuration that the segment trains with, as a flat mapping
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Source Trial Number
-             * @description the trial that saved that checkpoint
+             * @description the trial that saved the segment's source checkpoint
              */
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description the segment of that trial that saved it
+             * @description the ordinal of the segment that saved the source checkpoint
              */
             source_ordinal: number | null;
             /**
              * Warm
-             * @description whether it ran in the worker processes of a finished trial; null before it started
+             * @description whether the segment ran in worker processes of a finished trial; null until it has started
              */
             warm: boolean | null;
             /**
              * Startup S
-             * @description seconds from its launch until all ranks were training
+             * @description seconds from the segment's launch until all its ranks were training
              */
             startup_s: number | null;
             /**
@@ -3591,27 +3613,27 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when all its ranks were training
+             * @description when all ranks of the segment were training
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when all its ranks had ended
+             * @description when all ranks of the segment had ended
              */
             ended_at: string | null;
             /**
              * Outcome
-             * @description how it ended; null while it runs
+             * @description how the segment ended; null while it is running
              */
             outcome: string | null;
             /**
              * Held S
-             * @description the seconds of startup_s after its resources were free; before that it waited. null: not known
+             * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
             /**
              * Trial Number
-             * @description the number of its trial
+             * @description the number of the trial that the segment belongs to
              */
             trial_number: number;
         };
@@ -3640,11 +3662,11 @@ export interface components {
              * @description the trial's number within the experiment, from 0
              */
             number: number;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the best value of the first objective that satisfies the constraints
+             * @description the best value of the first objective among the reports that satisfy the constraints
              */
             best_value: number | null;
             /**
@@ -3655,7 +3677,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller.
+         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
          */
         Session: {
             /**
@@ -3665,7 +3687,7 @@ export interface components {
             required: boolean;
             /**
              * Name
-             * @description the token's name; local if no token is needed; null if not signed in
+             * @description the caller's name, or that of their token; local if no token is needed; null if not signed in
              */
             name: string | null;
             /**
@@ -3675,17 +3697,17 @@ export interface components {
             role: ("agent" | "viewer" | "editor" | "admin") | null;
             /**
              * Expires At
-             * @description when the token or the session expires; null: never
+             * @description when the caller's token or session expires; null: never
              */
             expires_at: string | null;
             /**
              * Project
-             * @description the only project that the caller may see; null: all
+             * @description the only project that the caller may see; null: all projects
              */
             project: string | null;
             /**
              * Sign In Url
-             * @description URL to sign in with the organization's provider; null if there is none
+             * @description the URL at which to sign in with the OpenID Connect provider; null: the service has no provider
              */
             sign_in_url: string | null;
         };
@@ -3693,12 +3715,12 @@ export interface components {
         Share: {
             /**
              * Parameter
-             * @description its path: 'optimizer/lr'
+             * @description the path of the parameter, such as 'optimizer/lr'
              */
             parameter: string;
             /**
              * Share
-             * @description its importance, from 0 to 1
+             * @description the importance of the parameter, from 0 to 1
              */
             share: number;
         };
@@ -3714,7 +3736,7 @@ export interface components {
             id: string;
             /**
              * Uri
-             * @description the URI that was reported when the checkpoint was saved
+             * @description the URI of the checkpoint, as reported by the agent that saved it
              */
             uri: string;
             /**
@@ -3725,7 +3747,7 @@ export interface components {
         };
         /**
          * Timeline
-         * @description A page of the timeline: some of the trials, and the devices that they held.
+         * @description A page of the timeline of an experiment: some of its trials, and the devices that these trials held.
          */
         Timeline: {
             /**
@@ -3736,55 +3758,55 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description its length in seconds, up to now or the end of the experiment
+             * @description the length of the timeline in seconds: up to now, or to the end of the experiment
              */
             duration_s: number;
             /**
              * Trials
-             * @description by number
+             * @description the trials on this page, by number
              */
             trials: components["schemas"]["TimelineTrial"][];
             /**
              * Devices
-             * @description the devices that these trials held, by node
+             * @description the devices that the trials on this page held, by node
              */
             devices: components["schemas"]["TimelineDevice"][];
             /**
              * Totals
-             * @description seconds in each phase, summed over these trials
+             * @description phase -> seconds, summed over the trials on this page
              */
             totals: {
                 [key: string]: number;
             };
             /**
              * Total
-             * @description number of trials of the experiment
+             * @description the number of all trials of the experiment
              */
             total: number;
         };
         /**
          * TimelineDevice
-         * @description A GPU or, on a node without GPUs, the slot of one rank.
+         * @description A GPU or, on a node without GPUs, a slot in which one rank at a time runs.
          */
         TimelineDevice: {
             /**
              * Host
-             * @description the node
+             * @description the host name of the node
              */
             host: string;
             /**
              * Name
-             * @description "GPU 0", or "rank 1" for the first slot of a rank
+             * @description "GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs
              */
             name: string;
             /**
              * Busy
-             * @description share of the time during which these trials held the device, from 0 to 1
+             * @description the share of the time, from 0 to 1, during which trials on this page held the device
              */
             busy: number;
             /**
              * Spans
-             * @description its spans in order, including the idle ones
+             * @description when trials held the device and when it was idle, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
@@ -3792,7 +3814,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for room on the cluster; starting: processes start and load the code; restarting: they do so again after a failure or a pause; checkpointing: training waits until a checkpoint is taken over; paused: the trial gave its room back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "running" | "checkpointing" | "paused" | "idle";
@@ -3803,17 +3825,17 @@ export interface components {
             start: number;
             /**
              * End
-             * @description seconds since started_at; equal to duration_s if it has not ended
+             * @description seconds since started_at; equal to duration_s if the span has not ended
              */
             end: number;
             /**
              * Trial Number
-             * @description null if a device is idle
+             * @description the trial's number; null if the device is idle
              */
             trial_number: number | null;
             /**
              * Segment
-             * @description the ordinal of the trial's segment; null if a device is idle
+             * @description the ordinal of the trial's segment; null if the device is idle
              */
             segment: number | null;
         };
@@ -3829,17 +3851,17 @@ export interface components {
              * @description trl_...
              */
             trial_id: string;
-            /** @description its state */
+            /** @description the current state */
             state: components["schemas"]["TrialState"];
             /**
              * Spans
-             * @description in time
+             * @description the phases of the trial, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
         /**
          * Token
-         * @description A token without its secret.
+         * @description A token. Its secret is shown only when it is created.
          */
         Token: {
             /**
@@ -3849,43 +3871,43 @@ export interface components {
             id: string;
             /**
              * Name
-             * @description the person or program that uses it
+             * @description the person or program that uses the token
              */
             name: string;
             /**
              * Role
-             * @description what it allows
+             * @description what the token allows
              * @enum {string}
              */
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that it sees; null: all
+             * @description the only project that the token gives access to; null: all projects
              */
             project: string | null;
             /**
              * Created At
-             * @description when it was created
+             * @description when the token was created
              */
             created_at: string;
             /**
              * Expires At
-             * @description when it expires; null: never
+             * @description when the token expires; null: never
              */
             expires_at: string | null;
             /**
              * Revoked At
-             * @description when it was revoked; null: it was not
+             * @description when the token was revoked; null: it has not been revoked
              */
             revoked_at: string | null;
             /**
              * Used At
-             * @description its latest use, to the minute
+             * @description when the token was last used, to the minute; null: it has not been used
              */
             used_at: string | null;
             /**
              * Secret
-             * @description the secret; only the response that creates the token contains it
+             * @description the secret; contained only in the response to the request that creates the token
              */
             secret: string | null;
         };
@@ -3917,26 +3939,26 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
              * Last
-             * @description the newest value of each metric
+             * @description the newest value of each metric that the trial has reported
              */
             last: {
                 [key: string]: number | null;
@@ -3948,7 +3970,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -3958,7 +3980,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -3970,32 +3992,32 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
-            /** @description the latest failure, even if a retry followed */
+            /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
-            /** @description the newest usable checkpoint */
+            /** @description the trial's newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
             /**
              * Created At
@@ -4005,17 +4027,17 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
@@ -4030,7 +4052,12 @@ export interface components {
              * @description the horizontal axis
              * @enum {string}
              */
-            x: "step" | "time";
+            x: "step" | "user_step" | "time" | "trial_time" | "metric";
+            /**
+             * X Metric
+             * @description the metric on the horizontal axis if x is metric
+             */
+            x_metric: string | null;
             /**
              * Items
              * @description the curves, in the order in which the metrics were first reported
@@ -4051,26 +4078,26 @@ export interface components {
             experiment_id: string;
             /**
              * Number
-             * @description counts the trials of the experiment from 0
+             * @description the number of the trial within its experiment, counted from 0
              */
             number: number;
             /** @description the state of the trial */
             state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description its configuration, flat: "optimizer/lr" -> value
+             * @description the configuration of the trial, as a flat mapping: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
             /**
              * Iteration
-             * @description training_iteration of its newest report
+             * @description training_iteration of the trial's newest report
              */
             iteration: number;
             /**
              * Last
-             * @description the newest value of each metric
+             * @description the newest value of each metric that the trial has reported
              */
             last: {
                 [key: string]: number | null;
@@ -4082,7 +4109,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, within the constraints
+             * @description the best value of the first objective, subject to the constraints
              */
             best_value: number | null;
             /**
@@ -4092,7 +4119,7 @@ export interface components {
             best_iteration: number | null;
             /**
              * Space Revision
-             * @description the revision of the search space of its configuration: 0 at first, plus 1 for each change by PATCH
+             * @description the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH
              */
             space_revision: number;
             /**
@@ -4104,32 +4131,32 @@ export interface components {
             };
             /**
              * Feasible
-             * @description whether its result satisfies the constraints; null if there are none
+             * @description whether the result satisfies the constraints; null if there are no constraints
              */
             feasible: boolean | null;
             /**
              * Running S
-             * @description seconds spent training, over all segments
+             * @description seconds for which the trial trained, over all its segments
              */
             running_s: number;
             /**
              * Failures
-             * @description errors of its code so far; max_failures limits the retries
+             * @description how many times the trial's code has failed so far; max_failures limits the retries
              */
             failures: number;
-            /** @description the latest failure, even if a retry followed */
+            /** @description the latest failure of the trial, even if it was retried afterwards; null: no failure */
             error: components["schemas"]["Failure"] | null;
             /**
              * Reason
-             * @description the reason of the latest decision about it, in words
+             * @description the reason for the latest decision about the trial, in words
              */
             reason: string;
             /**
              * Waiting
-             * @description why it has not started yet, in words; null if it is not waiting
+             * @description why the trial has not started yet, in words; null if it is not waiting to start
              */
             waiting: string | null;
-            /** @description the newest usable checkpoint */
+            /** @description the trial's newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
             /**
              * Created At
@@ -4139,23 +4166,23 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description when its first segment started
+             * @description when the trial's first segment started
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description when it reached its final state
+             * @description when the trial reached its final state
              */
             ended_at: string | null;
             /**
              * Actions
-             * @description the actions that its state allows now: verbs, and fork if a trial can start from its newest checkpoint
+             * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
              * @default []
              */
             actions: ("stop" | "kill" | "retry" | "fork")[];
             /**
              * Segments
-             * @description its segments, oldest first
+             * @description the trial's segments, oldest first
              */
             segments: components["schemas"]["Segment"][];
         };
@@ -4163,17 +4190,17 @@ export interface components {
         TrialOutcome: {
             /**
              * State
-             * @description censored: it would have trained for longer than was recorded, with unknown cost and result
+             * @description censored: the trial would have continued after the end of its record, with unknown cost and result
              */
             state: components["schemas"]["TrialState"] | "censored";
             /**
              * Iterations
-             * @description number of reports
+             * @description the number of reports that the trial makes
              */
             iterations: number;
             /**
              * Value
-             * @description its value of the first objective; null if no report satisfies the constraints
+             * @description the trial's value of the first objective; null if no report satisfies the constraints
              */
             value: number | null;
             /**
@@ -4196,33 +4223,33 @@ export interface components {
             next_page_token: string | null;
             /**
              * Total
-             * @description number of matching trials on all pages
+             * @description the number of trials on all pages together
              */
             total: number;
         };
         /**
          * TrialSample
-         * @description A sample of an experiment's trials: the best trials, and trials spread evenly over the lower ranks.
+         * @description A sample of an experiment's trials: the best trials, and an even selection of the others by their best values.
          */
         TrialSample: {
             /**
              * Items
-             * @description ordered by number; all trials if there are at most `size`
+             * @description the trials of the sample, by number; all trials if there are at most `size`
              */
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the rank of each item among all trials by best value, from 1; trials without a value are last
+             * @description the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value have the last ranks
              */
             ranks: number[];
             /**
              * Total
-             * @description number of all trials
+             * @description the number of all trials of the experiment
              */
             total: number;
             /**
              * Trained
-             * @description sum of the iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             * @description the iterations of all completed and stopped trials together, at most max_t for each; null without a max_t
              */
             trained: number | null;
         };
@@ -4241,12 +4268,12 @@ export interface components {
         };
         /**
          * UsageSeries
-         * @description The resource usage of one rank during one segment: lists of equal length, oldest sample first.
+         * @description The resource usage of one rank during one segment, as lists of equal length with the oldest sample first.
          */
         UsageSeries: {
             /**
              * Segment
-             * @description the ordinal of the segment
+             * @description the ordinal of the segment within its trial
              */
             segment: number;
             /**
@@ -4261,7 +4288,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU use since the previous sample, or the segment's start; 100 is one core
+             * @description CPU use since the previous sample or the segment's start, in per cent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4271,23 +4298,23 @@ export interface components {
             rss_bytes: number[];
             /**
              * Gpu Bytes
-             * @description allocated by torch; null if no GPU is in use
+             * @description GPU memory that torch has allocated; null if no GPU is in use
              */
             gpu_bytes: (number | null)[];
             /**
              * Gpu Reserved Bytes
-             * @description reserved by torch; null if no GPU is in use
+             * @description GPU memory that torch has reserved; null if no GPU is in use
              */
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description the share of time that its GPUs were busy, in per cent
+             * @description how much of the time the rank's GPUs were busy, in per cent
              */
             gpu_percent: (number | null)[];
         };
         /**
          * Webhook
-         * @description A webhook without its secret.
+         * @description A webhook. Its secret is shown only when it is created.
          */
         Webhook: {
             /**
@@ -4302,17 +4329,17 @@ export interface components {
             url: string;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only experiments of this project; null: all
+             * @description only events of this project are sent; null: of all projects
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description only this experiment; null: all experiments of the project
+             * @description only events of this experiment are sent; null: of all experiments of the project
              */
             experiment_id: string | null;
             /**
@@ -4323,18 +4350,18 @@ export interface components {
             format: "json" | "slack";
             /**
              * Threshold
-             * @description for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              */
             threshold: number | null;
             /**
              * Created At
              * Format: date-time
-             * @description when it was created
+             * @description the time of creation
              */
             created_at: string;
             /**
              * Secret
-             * @description the key of the signatures; only the response that creates the webhook contains it
+             * @description the key that signs deliveries; contained only in the response to the request that creates the webhook
              */
             secret: string | null;
         };
@@ -4362,13 +4389,13 @@ export interface components {
             storage: string | null;
             /**
              * Frequency
-             * @description reports between checkpoints; null: only when a checkpoint is needed
+             * @description number of reports from one checkpoint to the next; null: save only when a checkpoint is needed
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after a checkpoint until the next milestone saves another one, which limits the loss of a crash; null: never
+             * @description seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -4403,25 +4430,25 @@ export interface components {
             pickle: string;
             /**
              * Python
-             * @description the version of Python that pickled it
+             * @description the version of Python that pickled the function
              * @example 3.12.1
              */
             python: string;
             /**
              * Packages
-             * @description versions of the packages that it may depend on; only recorded
+             * @description versions of packages that the function may depend on; they are only recorded
              */
             packages?: {
                 [key: string]: string;
             };
             /**
              * Sys Path
-             * @description folders in which ranks look for modules, if their machine has them
+             * @description folders in which ranks look for modules, if these folders exist on their machines
              */
             sys_path?: string[];
             /**
              * Working Dir
-             * @description the directory of the script, which scaling.working_dir may use
+             * @description the directory of the script that sent the function; scaling.working_dir may use it
              * @default
              */
             working_dir: string;
@@ -4457,7 +4484,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Max Failures
-             * @description retries of a trial after errors of its code
+             * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
@@ -4505,7 +4532,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
              */
             resources_per_worker?: {
                 [key: string]: number;
@@ -4532,7 +4559,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the caller, the process that created the experiment
+             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
              * @default trial
              * @enum {string}
              */
@@ -4581,7 +4608,7 @@ export interface components {
         Spec: {
             /**
              * Name
-             * @description null: the name of the entrypoint's function
+             * @description the name of the experiment; null: the name of the entrypoint's function
              * @default null
              */
             name: string | null;
@@ -4658,7 +4685,7 @@ export interface components {
             };
             /**
              * Points To Evaluate
-             * @description configurations to try first, flat
+             * @description configurations to try first, each as a flat mapping
              * @example [
              *       {
              *         "lr": 0.1,
@@ -4728,7 +4755,7 @@ export interface components {
             scope: "all" | "last";
             /**
              * Executor
-             * @description where trials run: on Ray, in processes of this machine without Ray, one for each trial, or on agents, which ask a service for trials over HTTP; auto: a service uses Ray, and a script processes of its machine if they can do what it asks for
+             * @description where trials run. ray: on Ray. local: without Ray, each trial in one process of this machine. agents: on agents, which ask a service for trials over HTTP. auto: a service uses Ray; a script uses local processes if they can do what the experiment asks for, otherwise Ray
              * @default auto
              * @enum {string}
              */
@@ -4741,7 +4768,7 @@ export interface components {
             warm_start: "auto" | string[] | null;
             /**
              * Project
-             * @description the project it belongs to; tokens may be limited to one project
+             * @description the project that the experiment belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
@@ -5110,47 +5137,47 @@ export interface components {
         } | unknown;
         /**
          * SignIn
-         * @description The body of a sign-in.
+         * @description The body of a request to sign in.
          */
         SignIn: {
             /**
              * Token
-             * @description tnr_..., as `tuner token create` printed it
+             * @description the token, tnr_..., as `tuner token create` has printed it
              */
             token: string;
         };
         /**
          * NewToken
-         * @description The body that creates a token.
+         * @description The body of a request to create a token.
          */
         NewToken: {
             /**
              * Name
-             * @description the person or program that will use it; the audit trail shows it
+             * @description the person or program that will use the token; the audit trail shows this name
              */
             name: string;
             /**
              * Role
-             * @description what it allows
+             * @description what the token allows
              * @enum {string}
              */
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that it may see; null: all, or the caller's project if the caller is limited to one
+             * @description the only project that the token gives access to; null: the project that the caller is limited to, or all projects if the caller is not limited
              * @default null
              */
             project: string | null;
             /**
              * Expires Days
-             * @description days until it expires; null: it never expires
+             * @description days until the token expires; null: it never expires
              * @default null
              */
             expires_days: number | null;
         };
         /**
          * NewWebhook
-         * @description The body that creates a webhook.
+         * @description The body of a request that creates a webhook.
          */
         NewWebhook: {
             /**
@@ -5161,7 +5188,7 @@ export interface components {
             url: string;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              * @example [
              *       "experiment.completed",
              *       "trial.failed"
@@ -5170,33 +5197,33 @@ export interface components {
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only experiments of this project; null: all projects, or the caller's project if the caller is limited to one
+             * @description send only events of this project; null: of the project that the caller is limited to, or of all projects if the caller is not limited
              * @default null
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description exp_...: only this experiment; null: all experiments of the project
+             * @description send only events of this experiment, exp_...; null: of all experiments of the project
              * @default null
              */
             experiment_id: string | null;
             /**
              * Format
-             * @description json, or slack for Slack's incoming webhooks
+             * @description the format of the message: json, or slack for Slack's incoming webhooks
              * @default json
              * @enum {string}
              */
             format: "json" | "slack";
             /**
              * Threshold
-             * @description the value that the first objective has to reach, for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              * @default null
              */
             threshold: number | null;
         };
         /**
          * WebhookPatch
-         * @description Changes of a webhook. Fields that are null or left out keep their values.
+         * @description The body of a request that changes a webhook. Fields that are null or left out keep their values.
          */
         WebhookPatch: {
             /**
@@ -5207,7 +5234,7 @@ export interface components {
             url: string | null;
             /**
              * Events
-             * @description the events that it receives
+             * @description the events that are sent to the webhook
              * @default null
              */
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[] | null;
@@ -5219,7 +5246,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description the value that the first objective has to reach, for objective.reached
+             * @description the value of the first objective at which objective.reached is sent; null: never
              * @default null
              */
             threshold: number | null;
@@ -5244,7 +5271,7 @@ export interface components {
             notes: string | null;
             /**
              * Tags
-             * @description tags to set; null removes one
+             * @description tags to set; a tag with the value null is removed
              * @default null
              * @example {
              *       "old": null,
@@ -5276,7 +5303,7 @@ export interface components {
             weight: number | null;
             /**
              * Limits
-             * @description limits to replace; the others keep their values; running ranks keep their old limits until they restart
+             * @description limits to replace; other limits keep their values; running ranks keep the old limits until they restart
              * @default null
              * @example {
              *       "max_concurrent_trials": 4,
@@ -5288,7 +5315,7 @@ export interface components {
             } | null;
             /**
              * Space
-             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the one that was there. New trials are proposed in the new space; those so far keep their configurations
+             * @description a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the parameter's old one. New trials are proposed in the new space; existing trials keep their configurations
              * @default null
              * @example {
              *       "lr": {
@@ -5304,7 +5331,7 @@ export interface components {
             } | null;
             /**
              * Assume
-             * @description path of a new parameter -> the value that it had in the trials so far; null excludes their results from the search
+             * @description path of a new parameter -> the value that it had in the trials so far; null excludes the results of those trials from the search
              * @default null
              * @example {
              *       "dropout": 0
@@ -5316,12 +5343,12 @@ export interface components {
         };
         /**
          * ReplayRequest
-         * @description The scheduler to replay the experiment with, and its options.
+         * @description The body of a request to replay an experiment: the scheduler and the searcher to use.
          */
         ReplayRequest: {
             /**
              * Scheduler
-             * @description a type or its JSON form, as in a spec; null: the experiment's own
+             * @description the scheduler, as in a spec: a type, or an object with a type and options; null: that of the experiment
              * @default null
              */
             scheduler: string | {
@@ -5329,7 +5356,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description a type or its JSON form; null: the recorded configurations, in their original order
+             * @description the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is used; null: the recorded trials in their order
              * @default null
              */
             search: string | {
@@ -5337,19 +5364,19 @@ export interface components {
             } | null;
             /**
              * Max Concurrent Trials
-             * @description trials that train at once; null: as many as trained at once in the experiment
+             * @description how many trials train at the same time; null: as many as in the experiment
              * @default null
              */
             max_concurrent_trials: number | null;
         };
         /**
          * Enqueue
-         * @description Configurations to try next.
+         * @description The body of a request that adds trials with given configurations.
          */
         Enqueue: {
             /**
              * Configurations
-             * @description flat or nested params; missing ones are drawn at random
+             * @description the configurations as flat or nested params; params that are missing are drawn at random
              * @example [
              *       {
              *         "lr": 0.01,
@@ -5366,18 +5393,18 @@ export interface components {
         };
         /**
          * Fork
-         * @description A new trial from a checkpoint of this one.
+         * @description The body of a request that starts a new trial from a checkpoint of an existing one.
          */
         Fork: {
             /**
              * Checkpoint Id
-             * @description one of the trial's checkpoints; null: the newest usable one
+             * @description a checkpoint of the existing trial; null: its newest usable checkpoint
              * @default null
              */
             checkpoint_id: string | null;
             /**
              * Params
-             * @description flat params to change; the others are copied from the trial
+             * @description params to change, as a flat mapping; all other params are copied from the existing trial
              * @default {}
              * @example {
              *       "lr": 0.001
@@ -5389,12 +5416,12 @@ export interface components {
         };
         /**
          * Continuation
-         * @description The changes to make when an experiment is continued.
+         * @description The body of a request that continues an experiment.
          */
         Continuation: {
             /**
              * Num Samples
-             * @description trials to add; for a grid, how many more times to run it; null: add none, because raised limits allow more already
+             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits that were raised already allow more training
              * @default null
              * @example 20
              */
@@ -5402,12 +5429,12 @@ export interface components {
         };
         /**
          * ExperimentFork
-         * @description A new experiment with the spec of this one and changes.
+         * @description The body of a request that creates an experiment from the spec of an existing one.
          */
         ExperimentFork: {
             /**
              * Changes
-             * @description a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, any other value replaces the old one. Without a name, the new experiment is named after this one, with the suffix -fork
+             * @description the changes as a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, all other values replace the old ones. If the patch has no name, the new experiment gets the name of the existing one with the suffix -fork
              * @default {}
              * @example {
              *       "limits": {
@@ -5426,45 +5453,45 @@ export interface components {
             };
             /**
              * Learn
-             * @description add this experiment to warm_start, so that the new search learns from its trials
+             * @description true: add the existing experiment to warm_start, so that the new search learns from its trials
              * @default false
              */
             learn: boolean;
         };
         /**
          * AssignmentRequest
-         * @description The body with which an agent asks for a trial.
+         * @description The body of a request by which an agent asks for a trial.
          */
         AssignmentRequest: {
             /**
              * Agent
-             * @description name of the agent; null: its address
+             * @description the name of the agent; null: its IP address is used
              * @default null
              * @example gpu-7
              */
             agent: string | null;
             /**
              * Request
-             * @description a name for this request; a repeated request with the same name gets the same trial
+             * @description a key that identifies this request; if it is repeated with the same key, it gets the same trial
              * @default null
              * @example gpu-7-0001
              */
             request: string | null;
             /**
              * Wait S
-             * @description seconds to wait for a trial before the answer is 204
+             * @description seconds to wait until a trial is available; after that the response is 204
              * @default 20
              */
             wait_s: number;
             /**
              * Lease S
-             * @description if the agent makes no call for this many seconds, its trial is started again
+             * @description if the agent sends no request for this many seconds, its trial is given to another agent
              * @default 60
              */
             lease_s: number;
             /**
              * Late Checkpoints
-             * @description keep the lease after a verdict that ends the training, until the agent releases it; it can then send a checkpoint first
+             * @description true: a verdict that ends the training does not end the lease, so that the agent can still send a checkpoint; the agent then has to release the lease
              * @default false
              */
             late_checkpoints: boolean;
@@ -5482,31 +5509,31 @@ export interface components {
             uri: string;
             /**
              * Bytes
-             * @description its size in bytes; 0: unknown
+             * @description the size of the checkpoint in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while the checkpoint is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send true once it is complete
              * @default true
              */
             ready: boolean;
         };
         /**
          * EarlierReport
-         * @description A report for which the agent did not wait for a verdict.
+         * @description A report after which the agent continued to train without waiting for a verdict.
          */
         EarlierReport: {
             /**
              * Iteration
-             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
+             * @description the number of the report: the assignment's `iteration` plus 1 for the first report, and 1 more for each further report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers by metric name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5516,13 +5543,13 @@ export interface components {
             };
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of this report
+             * @description the checkpoint that was saved with this report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
@@ -5534,25 +5561,25 @@ export interface components {
             age_s: number;
             /**
              * Offer
-             * @description the iteration at which a checkpoint could be saved next
+             * @description the next iteration at which the training code can save a checkpoint
              * @default null
              */
             offer: number | null;
         };
         /**
          * AgentReport
-         * @description A report of an agent.
+         * @description A report that an agent sends, with earlier reports that have not been sent yet.
          */
         AgentReport: {
             /**
              * Iteration
-             * @description the number of the report: at first the assignment's `iteration` plus 1, then 1 more with each report; a report that is sent twice is stored once
+             * @description the number of the report: the assignment's `iteration` plus 1 for the first report, and 1 more for each further report; a report that is sent twice is stored once
              * @example 1
              */
             iteration: number;
             /**
              * Metrics
-             * @description the numbers by metric name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN
              * @example {
              *       "loss": 0.71
              *     }
@@ -5562,13 +5589,13 @@ export interface components {
             };
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of this report
+             * @description the checkpoint that was saved with this report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
@@ -5580,25 +5607,25 @@ export interface components {
             age_s: number;
             /**
              * Offer
-             * @description the iteration at which a checkpoint could be saved next
+             * @description the next iteration at which the training code can save a checkpoint
              * @default null
              */
             offer: number | null;
             /**
              * Waits
-             * @description true if the agent waits for the verdict; if false, the answer is always continue
+             * @description true if the agent waits for the verdict; if it does not, the verdict is always continue
              * @default true
              */
             waits: boolean;
             /**
              * Earlier
-             * @description earlier reports that have not been sent yet, in order
+             * @description the earlier reports of this trial that have not been sent yet, oldest first
              */
             earlier?: components["schemas"]["EarlierReport"][];
         };
         /**
          * LateCheckpoint
-         * @description A checkpoint that is sent after its report.
+         * @description A checkpoint that an agent sends after the report that it belongs to.
          */
         LateCheckpoint: {
             /**
@@ -5609,13 +5636,13 @@ export interface components {
             uri: string;
             /**
              * Bytes
-             * @description its size in bytes; 0: unknown
+             * @description the size of the checkpoint in bytes; 0: unknown
              * @default 0
              */
             bytes: number;
             /**
              * Ready
-             * @description false while the checkpoint is being written; send it again with true when it is complete
+             * @description false while the checkpoint is being written; send true once it is complete
              * @default true
              */
             ready: boolean;
@@ -5627,36 +5654,36 @@ export interface components {
         };
         /**
          * AgentLog
-         * @description A piece of a trial's output.
+         * @description A piece of what a trial prints, as `text` or as `data`.
          */
         AgentLog: {
             /**
              * Text
-             * @description the text
+             * @description the output as text
              * @default null
              */
             text: string | null;
             /**
              * Data
-             * @description the bytes of the output in base64, in place of `text`
+             * @description the bytes of the output in base64, instead of `text`
              * @default null
              */
             data: string | null;
             /**
              * Start
-             * @description offset of the first byte, by which a repeated piece is recognised; null: it follows the previous piece
+             * @description the offset of the first byte in the whole output, so that a piece that is sent twice is stored once; null: this piece follows the previous one
              * @default null
              */
             start: number | null;
         };
         /**
          * Completion
-         * @description The end of a trial, optionally with a last report.
+         * @description The body of a request that ends a trial, optionally with a last report.
          */
         Completion: {
             /**
              * Metrics
-             * @description the metrics of a last report; null: there is no further report
+             * @description the metrics of the last report; null: there is no last report
              * @default null
              */
             metrics: {
@@ -5664,26 +5691,26 @@ export interface components {
             } | null;
             /**
              * Iteration
-             * @description the iteration of that report; null: the next iteration
+             * @description the iteration of the last report; null: 1 more than that of the report before
              * @default null
              */
             iteration: number | null;
             /**
              * Checkpoint
-             * @description the checkpoint of that report
+             * @description the checkpoint that was saved with the last report, or its URI
              * @default null
              */
             checkpoint: string | components["schemas"]["AgentCheckpoint"] | null;
             /**
              * Step
-             * @description the step count of the training code; below 2**63
+             * @description the step count that the training code passed, if any; below 2**63
              * @default null
              */
             step: number | null;
         };
         /**
          * AgentFailure
-         * @description The failure of a trial.
+         * @description The body of a request that says why a trial has failed.
          */
         AgentFailure: {
             /**
@@ -5705,14 +5732,14 @@ export interface components {
             log_tail: string;
             /**
              * Kind
-             * @description user: the failure counts towards max_failures; system: the code was not the cause; spec: no retry would help
+             * @description user: the trial's code failed, which counts towards max_failures; system: something other than the code failed; spec: the spec cannot work, so a retry would not help
              * @default user
              * @enum {string}
              */
             kind: "user" | "system" | "spec";
             /**
              * Cause
-             * @description one of the causes of the troubleshooting page
+             * @description one of the causes that docs/troubleshooting.md lists
              * @default null
              * @example oom
              */
@@ -5797,7 +5824,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description it is not ready; `problems` has the reasons */
+            /** @description the service is not ready; `problems` has the reasons */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5826,7 +5853,7 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5853,9 +5880,9 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description only experiments with this text in their name */
                 name?: string | null;
-                /** @description only experiments with this tag, written as key or key=value; repeat it to require several tags */
+                /** @description only experiments with this tag, written as key or key=value; if repeated, with all of these tags */
                 tag?: string[] | null;
-                /** @description no: leave out archived experiments; yes: only archived ones; all: both */
+                /** @description no: only experiments that are not archived; yes: only archived ones; all: both */
                 archived?: "no" | "yes" | "all";
                 /** @description only experiments of this project */
                 project?: string | null;
@@ -5919,7 +5946,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first response */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -5949,7 +5976,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5958,7 +5985,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5976,7 +6003,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6017,9 +6044,9 @@ export interface operations {
     experiments_dry_run: {
         parameters: {
             query?: {
-                /** @description how many configurations to show */
+                /** @description how many of the first configurations to return */
                 configurations?: number;
-                /** @description how long one unit of time_attr takes, to estimate GPU hours */
+                /** @description seconds that one unit of time_attr takes; needed to estimate the GPU hours */
                 seconds_per_iteration?: number | null;
             };
             header?: never;
@@ -6050,7 +6077,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6068,7 +6095,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6143,7 +6170,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6179,7 +6206,7 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
+                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
                 "if-match"?: string | null;
             };
             path: {
@@ -6206,7 +6233,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6215,7 +6242,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6224,7 +6251,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6233,7 +6260,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description If-Match names another state of the experiment */
+            /** @description the experiment is no longer in the state that If-Match names */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -6251,7 +6278,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6284,7 +6311,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag of the experiment when it was read; the request fails if a user has changed it since */
+                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
                 "if-match"?: string | null;
             };
             path: {
@@ -6317,7 +6344,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6326,7 +6353,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6335,7 +6362,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6344,7 +6371,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description If-Match names another state of the experiment */
+            /** @description the experiment is no longer in the state that If-Match names */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -6362,7 +6389,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6395,7 +6422,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a repeated request with the same key creates nothing and gets the first response */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
                 "idempotency-key"?: string | null;
             };
             path: {
@@ -6428,7 +6455,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6437,7 +6464,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6446,7 +6473,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6464,7 +6491,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6532,7 +6559,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6541,7 +6568,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6550,7 +6577,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6568,7 +6595,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6627,7 +6654,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6636,7 +6663,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6654,7 +6681,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6717,7 +6744,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6726,7 +6753,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6735,7 +6762,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6753,7 +6780,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6819,7 +6846,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6885,7 +6912,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6960,7 +6987,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6994,9 +7021,9 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description a column: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before it sorts in descending order; trials without a value come last, equal ones are sorted by number */
+                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number */
                 sort?: string;
-                /** @description a condition: a column, an operator, a value; the operators are = != < <= > >= ~ (contains this text) ?= (is in this JSON list; null stands for no value); if repeated, all conditions must hold */
+                /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -7037,7 +7064,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7069,7 +7096,7 @@ export interface operations {
     experiments_sample: {
         parameters: {
             query?: {
-                /** @description largest number of trials to return; half of them are the best trials */
+                /** @description the most trials to return; half of them are the best ones */
                 size?: number;
             };
             header?: never;
@@ -7106,7 +7133,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7140,17 +7167,19 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description step: the training_iteration; user_step: the step that the training code passed (reports without a step are left out); time: seconds since the experiment's start */
-                x?: "step" | "user_step" | "time";
-                /** @description approximate number of points of a curve over the whole range; default: 1000 */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
+                /** @description approximate number of points of the longest curve; default: 1000 */
                 points?: number | null;
-                /** @description start of the range on the axis x */
+                /** @description where the curves start on the x axis */
                 from?: number | null;
-                /** @description end of the range on the axis x */
+                /** @description where the curves end on the x axis */
                 to?: number | null;
-                /** @description numbers of trials; default: the trials of /trials/sample with size=limit */
+                /** @description the numbers of the trials; default: the trials that /trials/sample returns with size=limit */
                 trial?: number[] | null;
-                /** @description number of trials if `trial` is not given */
+                /** @description the most trials to return if `trial` is not given */
                 limit?: number;
                 /**
                  * @deprecated
@@ -7193,7 +7222,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7262,7 +7291,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7294,7 +7323,7 @@ export interface operations {
     experiments_importance: {
         parameters: {
             query?: {
-                /** @description use only trials that meet all of these conditions, as for /trials */
+                /** @description use only trials that meet this condition, written as for /trials; if repeated, all must hold */
                 where?: string[] | null;
             };
             header?: never;
@@ -7331,7 +7360,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7363,7 +7392,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description the additional GPU hours whose gain `more` predicts; if trials use no GPUs, hours of running time. The value is limited to twice the training so far */
+                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; at most twice the training so far is used */
                 hours?: number;
             };
             header?: never;
@@ -7400,7 +7429,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7463,7 +7492,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7472,7 +7501,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7490,7 +7519,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7567,7 +7596,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7640,7 +7669,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7672,9 +7701,9 @@ export interface operations {
     experiments_timeline: {
         parameters: {
             query?: {
-                /** @description the number of the first trial */
+                /** @description the number of the first trial on the page */
                 first?: number;
-                /** @description number of trials */
+                /** @description number of trials on the page */
                 limit?: number;
             };
             header?: never;
@@ -7711,7 +7740,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7747,7 +7776,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description same as `after`; browsers send it when they reconnect */
+                /** @description the id of the last message that the client has; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -7776,7 +7805,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7812,7 +7841,7 @@ export interface operations {
                 after?: number;
             };
             header?: {
-                /** @description same as `after`; browsers send it when they reconnect */
+                /** @description the id of the last message that the client has; browsers send it when they reconnect */
                 "last-event-id"?: string | null;
             };
             path: {
@@ -7841,7 +7870,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7907,7 +7936,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7961,7 +7990,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description the trial that is forked, because the new one has not been started yet */
+            /** @description the new trial has not been started yet, so this is the trial that it is forked from */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -7979,7 +8008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7988,7 +8017,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7997,7 +8026,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8015,7 +8044,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8049,11 +8078,11 @@ export interface operations {
             query?: {
                 /** @description only this rank */
                 rank?: number | null;
-                /** @description its ordinal */
+                /** @description only the segment with this ordinal */
                 segment?: number | null;
                 /** @description only this many lines at the end of each log */
                 tail?: number | null;
-                /** @description return only the part after this byte; pass `end` of the previous answer */
+                /** @description only the part from this byte on; pass `end` of the previous response */
                 offset?: number | null;
                 /** @description at most this many bytes of each log */
                 limit?: number;
@@ -8094,7 +8123,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8130,7 +8159,7 @@ export interface operations {
                 rank?: number;
                 /** @description ordinal of the segment; default: the newest */
                 segment?: number | null;
-                /** @description stay connected until the rank prints no more */
+                /** @description also send what the rank prints from now on, until it ends */
                 follow?: boolean;
             };
             header?: never;
@@ -8160,7 +8189,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8194,7 +8223,7 @@ export interface operations {
             query?: {
                 /** @description only this rank */
                 rank?: number | null;
-                /** @description its ordinal */
+                /** @description only the segment with this ordinal */
                 segment?: number | null;
             };
             header?: never;
@@ -8231,7 +8260,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8263,8 +8292,10 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description time: seconds since the experiment's start */
-                x?: "step" | "time";
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                x?: "step" | "user_step" | "time" | "trial_time" | "metric";
+                /** @description the name of the metric on the x axis; only with x=metric */
+                x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
                 max_points?: number;
             };
@@ -8302,7 +8333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8368,7 +8399,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8437,7 +8468,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8503,7 +8534,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8512,7 +8543,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8587,7 +8618,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8646,7 +8677,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8655,7 +8686,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8714,7 +8745,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8723,7 +8754,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8732,7 +8763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8750,7 +8781,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8809,7 +8840,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8818,7 +8849,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8836,7 +8867,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8895,7 +8926,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8904,7 +8935,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8913,7 +8944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8931,7 +8962,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8990,7 +9021,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8999,7 +9030,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9008,7 +9039,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9026,7 +9057,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9085,7 +9116,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9094,7 +9125,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9103,7 +9134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9121,7 +9152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9180,7 +9211,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9189,7 +9220,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9198,7 +9229,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9216,7 +9247,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9279,7 +9310,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9288,7 +9319,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9297,7 +9328,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9315,7 +9346,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9374,7 +9405,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9383,7 +9414,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9392,7 +9423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9410,7 +9441,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9469,7 +9500,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9478,7 +9509,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9487,7 +9518,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9505,7 +9536,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9564,7 +9595,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9573,7 +9604,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9582,7 +9613,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9600,7 +9631,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9634,7 +9665,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
             };
             cookie?: never;
@@ -9654,7 +9685,7 @@ export interface operations {
                     "application/json": components["schemas"]["Assignment"];
                 };
             };
-            /** @description there is nothing to do at the moment: ask again */
+            /** @description no trial is available at the moment: ask again */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -9670,7 +9701,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9679,7 +9710,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9688,7 +9719,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9697,7 +9728,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -9715,7 +9746,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9758,9 +9789,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -9789,7 +9820,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9798,7 +9829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9807,7 +9838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9816,7 +9847,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -9834,7 +9865,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9877,9 +9908,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -9908,7 +9939,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9917,7 +9948,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9926,7 +9957,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9935,7 +9966,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -9953,7 +9984,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9996,9 +10027,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10023,7 +10054,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10032,7 +10063,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10041,7 +10072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10050,7 +10081,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10068,7 +10099,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10111,9 +10142,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10142,7 +10173,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10151,7 +10182,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10160,7 +10191,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10169,7 +10200,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10187,7 +10218,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10230,9 +10261,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10261,7 +10292,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10270,7 +10301,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10279,7 +10310,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10288,7 +10319,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10306,7 +10337,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10349,9 +10380,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10380,7 +10411,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10389,7 +10420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10398,7 +10429,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10407,7 +10438,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10425,7 +10456,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10468,9 +10499,9 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or its name */
+                /** @description the experiment: exp_..., or its name */
                 experiment: string;
-                /** @description `lease` of the assignment */
+                /** @description the `lease` of the assignment */
                 lease: string;
             };
             cookie?: never;
@@ -10495,7 +10526,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10504,7 +10535,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10513,7 +10544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the state of the named object does not allow the request */
+            /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10522,7 +10553,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment or the lease has ended; if the experiment has ended, there is nothing more to do */
+            /** @description the lease has ended, or the experiment has ended, so that there is nothing more for agents to do */
             410: {
                 headers: {
                     [name: string]: unknown;
@@ -10540,7 +10571,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10615,7 +10646,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10678,7 +10709,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10696,7 +10727,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10864,7 +10895,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10882,7 +10913,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10909,7 +10940,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description too many failed attempts; Retry-After says when to try again */
+            /** @description too many failed attempts to sign in; Retry-After says when to try again */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10936,7 +10967,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10954,7 +10985,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11017,7 +11048,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11077,7 +11108,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11095,7 +11126,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11154,7 +11185,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11163,7 +11194,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11181,7 +11212,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11215,7 +11246,7 @@ export interface operations {
             query?: {
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: number | null;
             };
             header?: never;
@@ -11249,7 +11280,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11312,7 +11343,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11372,7 +11403,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11390,7 +11421,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11456,7 +11487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11465,7 +11496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11522,7 +11553,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11531,7 +11562,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11549,7 +11580,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11612,7 +11643,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11621,7 +11652,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11639,7 +11670,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -11673,7 +11704,7 @@ export interface operations {
             query?: {
                 /** @description items on a page */
                 page_size?: number;
-                /** @description next_page_token of the page before */
+                /** @description next_page_token of the previous page */
                 page_token?: number | null;
             };
             header?: never;
@@ -11710,7 +11741,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow it */
+            /** @description the token's role does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11719,7 +11750,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11778,7 +11809,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description a page of another origin sent the request, or the token's role does not allow it */
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11787,7 +11818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the path names something that does not exist */
+            /** @description an object that the path names does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11805,7 +11836,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the body has another media type, or is not UTF-8 */
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
             415: {
                 headers: {
                     [name: string]: unknown;

@@ -13,7 +13,6 @@ interface LaneChartProps {
   source: SourceOf;
   metric: string;
   mode: "min" | "max";
-  timeAttr: string;
   selected: number | null;
   onSelect: (number: number) => void;
 }
@@ -23,7 +22,7 @@ const LANE = 24;
 const BAR = 12;
 
 /** A lane for each member of a population, its segments coloured by score, with arrows from donors to recipients. */
-export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onSelect }: LaneChartProps) {
+export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<Piece | null>(null);
@@ -131,7 +130,7 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
           ? `Trial ${pointed.trial}, ${pointed.to > pointed.from + 1 ? `iterations ${pointed.from + 1} to ${pointed.to}` : `iteration ${pointed.to}`}: ${metric} ${written(pointed.score)} at the end`
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : `A lane is a trial, the best first; ${timeAttr.replaceAll("_", " ")} runs to the right. An arrow leads from a donor to the trial that continued from its checkpoint.`}
+            : `A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint.`}
       </p>
     </div>
   );

@@ -1,6 +1,6 @@
 /** The call of the service that gives what a chart shows, as Python and as curl, to take elsewhere. */
 
-import type { XAxis } from "../api/types";
+import type { Across } from "../curves/across";
 
 /** What gives the numbers of a chart. */
 export interface Call {
@@ -23,8 +23,11 @@ const args = (query: Query) =>
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
     .join(", ");
 
-export function curvesCall(experiment: string, metric: string, x: XAxis): Call {
-  const query = { metric, x: x === "step" ? null : x };
+/** The parameters of an axis. */
+const over = ({ x, x_metric }: Across) => ({ x: x === "step" ? null : x, x_metric });
+
+export function curvesCall(experiment: string, metric: string, across: Across): Call {
+  const query = { metric, ...over(across) };
   const python = `client.experiment(${JSON.stringify(experiment)}).curves(${args(query)})`;
   return { name: "curves", python, reads: [{ path: `experiments/${experiment}/curves`, query }] };
 }
@@ -44,8 +47,8 @@ export function timelineCall(experiment: string, first: number): Call {
 }
 
 /** All curves of some trials, which may belong to several experiments. */
-export function trialCurvesCall(trials: readonly string[], x: "step" | "time"): Call {
-  const query = { x: x === "step" ? null : x };
+export function trialCurvesCall(trials: readonly string[], across: Across): Call {
+  const query = over(across);
   const python = `[client.trial(trial).curves(${args(query)}) for trial in ${JSON.stringify(trials)}]`;
   return { name: "curves", python, reads: trials.map((trial) => ({ path: `trials/${trial}/curves`, query })) };
 }

@@ -12,7 +12,7 @@ function member(number: number, ...segments: [Piece["cause"], number[], (number 
     number,
     state: "completed",
     best_value: null,
-    segments: segments.map(([cause, x, y], i) => ({ ordinal: i + 1, cause, x, y })),
+    segments: segments.map(([cause, x, y], i) => ({ ordinal: i + 1, cause, last_iteration: x.length, x, y })),
   };
 }
 

@@ -13,7 +13,9 @@ describe("numbers as CSV", () => {
 
   it("names the trials that are compared", () => {
     const [one, other] = VIEWS.byStep.series;
-    const lines = comparedCsv(["a, trial 1", "b"], [one!, other!], "accuracy", "time").split("\r\n");
+    const lines = comparedCsv(["a, trial 1", "b"], [one!, other!], "accuracy", { x: "time", x_metric: null }).split(
+      "\r\n",
+    );
     expect(lines[0]).toBe("trial,segment,seconds,accuracy");
     expect(lines[1]).toMatch(/^"a, trial 1",1,/);
     expect(lines.some((line) => line.startsWith("b,"))).toBe(true);

@@ -1,6 +1,7 @@
 /** Save what a chart shows: its picture as PNG, its numbers as CSV. */
 
-import type { Curves, Series, Trial, XAxis } from "../api/types";
+import type { Curves, Series, Trial } from "../api/types";
+import { columnOf, type Across } from "../curves/across";
 
 function field(value: unknown): string {
   const text = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
@@ -12,8 +13,11 @@ export function csv(rows: readonly (readonly unknown[])[]): string {
 }
 
 /** A row for each point of the curves that are drawn. */
-export function curvesCsv(curves: Pick<Curves, "metric" | "x" | "series">, only: ReadonlySet<number> | null): string {
-  const rows: unknown[][] = [["trial", "segment", curves.x === "time" ? "seconds" : curves.x, curves.metric]];
+export function curvesCsv(
+  curves: Across & Pick<Curves, "metric" | "series">,
+  only: ReadonlySet<number> | null,
+): string {
+  const rows: unknown[][] = [["trial", "segment", columnOf(curves), curves.metric]];
   for (const { number, segments } of curves.series) {
     if (only && !only.has(number)) continue;
     for (const { ordinal, x, y } of segments) x.forEach((at, i) => rows.push([number, ordinal, at, y[i]]));
@@ -22,8 +26,13 @@ export function curvesCsv(curves: Pick<Curves, "metric" | "x" | "series">, only:
 }
 
 /** The same of trials that have names, since they may belong to several experiments. */
-export function comparedCsv(names: readonly string[], series: readonly Series[], metric: string, x: XAxis): string {
-  const rows: unknown[][] = [["trial", "segment", x === "time" ? "seconds" : x, metric]];
+export function comparedCsv(
+  names: readonly string[],
+  series: readonly Series[],
+  metric: string,
+  across: Across,
+): string {
+  const rows: unknown[][] = [["trial", "segment", columnOf(across), metric]];
   series.forEach(({ segments }, i) => {
     for (const one of segments) one.x.forEach((at, k) => rows.push([names[i], one.ordinal, at, one.y[k]]));
   });

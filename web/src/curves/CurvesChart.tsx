@@ -1,8 +1,9 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { apart, duration, metric } from "../format";
+import { apart, metric } from "../format";
 import { hasEnded } from "../live/states";
+import { labelOf, placeWords } from "./across";
 import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt, type Source } from "./geometry";
@@ -30,15 +31,12 @@ export interface CurvesChartProps {
   onTrim: (trim: boolean) => void;
   zoom: Zoom | null;
   onZoom: (zoom: Zoom | null) => void;
-  timeAttr: string;
   selected: number | null;
   onSelect: (number: number) => void;
   /** Marked from outside, as by a row of the table. */
   marked: number | null;
   height: number;
 }
-
-const NO_RUNGS: readonly number[] = [];
 
 /** One line per trial. Hovering marks the nearest, a click opens it; dragging zooms, a double click shows all again. */
 export function CurvesChart(props: CurvesChartProps) {
@@ -54,11 +52,11 @@ export function CurvesChart(props: CurvesChartProps) {
     live,
     log,
     logX,
+    rungs,
     trim,
     onTrim,
     zoom,
     onZoom,
-    timeAttr,
     selected,
     onSelect,
     marked,
@@ -79,8 +77,7 @@ export function CurvesChart(props: CurvesChartProps) {
     [curves.series, only],
   );
   const series = useMemo(() => (smoothing > 0 ? raw.map((one) => smoothed(one, smoothing)) : raw), [raw, smoothing]);
-  const xLabel = curves.x === "time" ? "time since the start" : timeAttr.replaceAll("_", " ");
-  const rungs = curves.x === "step" ? props.rungs : NO_RUNGS;
+  const xLabel = labelOf(curves);
   const look = {
     mode: objective.mode,
     objective: curves.metric === objective.metric,
@@ -157,7 +154,6 @@ export function CurvesChart(props: CurvesChartProps) {
           rank={rank.get(hover.number)}
           colour={hover.colour}
           source={source}
-          timeAttr={timeAttr}
         />
       )}
       <div className={classes.legend}>
@@ -220,19 +216,14 @@ interface TooltipProps {
   rank: number | undefined;
   colour: string;
   source: (trial: number, ordinal: number) => Source | undefined;
-  timeAttr: string;
 }
 
-function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeAttr }: TooltipProps) {
+function Tooltip({ hover, curves, objective, trials, rank, colour, source }: TooltipProps) {
   const series = curves.series.find((one) => one.number === hover.number);
   const point = series && pointAt(series, hover.at, curves.x);
   if (!series || !point) return null;
   const trial = trials.get(hover.number);
   const donor = point.exploited ? source(hover.number, point.ordinal)?.trial : undefined;
-  const x =
-    curves.x === "time"
-      ? `at ${duration(point.x)}`
-      : `${timeAttr === "training_iteration" ? "iteration" : timeAttr} ${point.x}`;
   return (
     <div
       className={classes.tooltip}
@@ -245,7 +236,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeA
         {rank !== undefined && <span>rank {rank}</span>}
       </div>
       <div>
-        {curves.metric} <b>{metric(point.y)}</b> {x}
+        {curves.metric} <b>{metric(point.y)}</b> {placeWords(curves, point.x)}
         {point.ordinal > 1 && `, segment ${point.ordinal}`}
         {point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
       </div>

@@ -1,7 +1,8 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
-import type { Series, XAxis } from "../api/types";
-import { duration, metric as written } from "../format";
+import type { Series } from "../api/types";
+import { metric as written } from "../format";
+import { labelOf, placeWords, type Across } from "./across";
 import { identityColour } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt } from "./geometry";
@@ -12,7 +13,7 @@ interface OverlayChartProps {
   series: readonly Series[];
   names: readonly string[];
   metric: string;
-  x: XAxis;
+  across: Across;
   log: boolean;
   height: number;
 }
@@ -21,12 +22,13 @@ const NO_RANKS: ReadonlyMap<number, number> = new Map();
 const NO_RUNGS: readonly number[] = [];
 
 /** A few curves over each other, each in a colour of its own. */
-export function OverlayChart({ series, names, metric, x, log, height }: OverlayChartProps) {
+export function OverlayChart({ series, names, metric, across, log, height }: OverlayChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
-  const xLabel = x === "time" ? "time since the start of its experiment" : "training iteration";
+  const { x } = across;
+  const xLabel = labelOf(across);
   const look = {
     mode: "max" as const,
     objective: false,
@@ -87,7 +89,7 @@ export function OverlayChart({ series, names, metric, x, log, height }: OverlayC
             <b>{names[hover.number]}</b>
           </div>
           <div>
-            {metric} <b>{written(point.y)}</b> {x === "time" ? `at ${duration(point.x)}` : `at iteration ${point.x}`}
+            {metric} <b>{written(point.y)}</b> {placeWords(across, point.x)}
           </div>
         </div>
       )}

@@ -11,7 +11,13 @@ function series(number: number, ...segments: [number[], (number | null)[], Cause
     number,
     state: "running",
     best_value: null,
-    segments: segments.map(([x, y, cause], i) => ({ ordinal: i + 1, cause: cause ?? (i ? "resume" : "start"), x, y })),
+    segments: segments.map(([x, y, cause], i) => ({
+      ordinal: i + 1,
+      cause: cause ?? (i ? "resume" : "start"),
+      last_iteration: x.length,
+      x,
+      y,
+    })),
   };
 }
 
@@ -51,6 +57,30 @@ describe("layOut", () => {
     ];
     expect([...layOut(paused, X, Y, "step")[0]!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
     expect([...layOut(paused, X, Y, "time")[0]!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
+    for (const axis of ["trial_time", "user_step", "metric"] as const)
+      expect([...layOut(paused, X, Y, axis)[0]!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
+  });
+
+  it("breaks at a retry, also on the trial's own time, which goes on", () => {
+    const retried = series(
+      0,
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [[3, 4], [0.5, 0.5], "retry"],
+    );
+    const broken = [10, 100, 20, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN];
+    expect([...layOut([retried], X, Y, "trial_time")[0]!.points]).toEqual(broken);
+    const fromEarlier = series(
+      0,
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [[2, 3], [0.5, 0.5], "retry"],
+    );
+    expect([...layOut([fromEarlier], X, Y, "step")[0]!.points].slice(4, 6)).toEqual([NaN, NaN]);
   });
 
   it.each(["step", "time"] as const)("breaks at an exploit, and marks where it goes on (%s)", (axis) => {
@@ -90,6 +120,7 @@ describe("layOut", () => {
     expect(at(6, 2)).toBe(6);
     expect(at(0, null)).toBeNull();
     expect(donorPoint(donor, { trial: 1, ordinal: 2, iteration: 6 }, 5.5, "time")).toBe(5);
+    expect(donorPoint(donor, { trial: 1, ordinal: 2, iteration: 6 }, 5.5, "trial_time")).toBeNull();
     expect(pointAt(donor, at(6, 2)!, "step")?.y).toBe(0.6);
   });
 
@@ -175,6 +206,21 @@ describe("nearest", () => {
   it("finds the line that passes closest, between its points too", () => {
     expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
     expect(nearest(lines, 90, 95, 24)).toMatchObject({ number: 0, at: 1, distance: 5 });
+  });
+
+  it("finds a line that runs to the left, as one over a falling metric does", () => {
+    const falling = layOut(
+      [
+        series(5, [
+          [9, 1],
+          [0.5, 0.5],
+        ]),
+      ],
+      X,
+      Y,
+      "metric",
+    );
+    expect(nearest(falling, 50, 55, 24)).toMatchObject({ number: 5, distance: 5 });
   });
 
   it("finds single points, and nothing out of reach", () => {

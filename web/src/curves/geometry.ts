@@ -41,11 +41,12 @@ export interface Takeover {
 /**
  * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with its own
  * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
- * checkpoint; and on the time axis at a pause.
+ * checkpoint; and on the axis of wall time at a pause. The time of the trial goes on at a retry, whatever was lost.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
+  if (axis === "time" || after.cause === "exploit" || (axis === "trial_time" && after.cause === "retry")) return false;
   const [last, first] = [before.x[before.x.length - 1], after.x[0]];
-  return axis === "step" && after.cause !== "exploit" && last !== undefined && first !== undefined && first > last;
+  return last !== undefined && first !== undefined && first > last;
 }
 
 /** The number of points between this segment of a line and the next: one that lifts the pen, or none. */
@@ -120,9 +121,11 @@ export interface Source {
 
 /**
  * The index of the donor's point from which the recipient took over: on the step axis the last one up to the iteration of the
- * checkpoint; on the time axis the last one before the recipient's first.
+ * checkpoint; on others the last one before the recipient's first. Null on the axis of the trials' own times, where the two
+ * have nothing to do with each other.
  */
 export function donorPoint(donor: Series, source: Source, before: number, axis: XAxis): number | null {
+  if (axis === "trial_time") return null;
   let offset = 0;
   let found: number | null = null;
   for (const [k, segment] of donor.segments.entries()) {
@@ -156,7 +159,8 @@ export function nearest(lines: readonly Line[], px: number, py: number, reach: n
       const joined = i > 0 && !Number.isNaN(points[i - 1]!);
       const x0 = joined ? points[i - 2]! : x1;
       const y0 = joined ? points[i - 1]! : y1;
-      if (px < x0 - reach || px > x1 + reach) continue;
+      // Over a metric, a curve can also run to the left.
+      if (px < Math.min(x0, x1) - reach || px > Math.max(x0, x1) + reach) continue;
       const dx = x1 - x0;
       const dy = y1 - y0;
       const square = dx * dx + dy * dy;

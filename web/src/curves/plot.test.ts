@@ -21,7 +21,7 @@ function curve(number: number, length: number, top = 0.5): Series {
     number,
     state: "running",
     best_value: top,
-    segments: [{ ordinal: 1, cause: "start", x, y: x.map((i) => (top * i) / 100) }],
+    segments: [{ ordinal: 1, cause: "start", last_iteration: length, x, y: x.map((i) => (top * i) / 100) }],
   };
 }
 

@@ -11,6 +11,7 @@
 import uPlot from "uplot";
 import type { Mode, Series, XAxis } from "../api/types";
 import { clear } from "../charts/canvas";
+import { scaleOf } from "./across";
 import { asAsked, LOG, ownTicks } from "./axes";
 import { palette, rankedOf, shade, shareOfRank, type Theme } from "./colours";
 import {
@@ -245,7 +246,7 @@ export class CurvesPlot {
             label: this.look.xLabel,
             labelSize: 16,
             labelGap: 0,
-            ...ownTicks(logX ? "log" : x === "time" ? "time" : "count", true),
+            ...ownTicks(logX ? "log" : scaleOf(x), true),
           },
           { ...axis, size: 58, gap: 6, ...ownTicks(log ? "log" : "linear", false) },
         ],

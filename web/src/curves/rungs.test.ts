@@ -1,12 +1,11 @@
 import { describe, expect, it } from "vitest";
 import { rungLevels } from "./rungs";
 
-const of = (scheduler: Record<string, unknown>, max_t: number | null = null, time_attr = "training_iteration") =>
+const of = (scheduler: Record<string, unknown>, max_t: number | null = null) =>
   rungLevels({
     scheduler: { type: "auto" },
     resolved: { scheduler, search: null, constraints: {}, budget: null },
     max_t,
-    time_attr,
   });
 
 describe("rungs", () => {
@@ -18,10 +17,9 @@ describe("rungs", () => {
     expect(of({ type: "hyperband", max_t: 81, reduction_factor: 3 })).toEqual([1, 3, 9, 27]);
   });
 
-  it("are none where no scheduler has them, where there is no end, and where they are not counted in reports", () => {
+  it("are none where no scheduler has them, and where there is no end", () => {
     expect(of({ type: "pbt", max_t: 27 })).toEqual([]);
     expect(of({ type: "asha", grace_period: 1, reduction_factor: 3 })).toEqual([]);
-    expect(of({ type: "asha", max_t: 27, grace_period: 1, reduction_factor: 3 }, null, "epoch")).toEqual([]);
   });
 
   it("come from what was asked for where an older version has not said what it means", () => {
@@ -30,7 +28,6 @@ describe("rungs", () => {
         scheduler: { type: "asha", max_t: 9, grace_period: 1, reduction_factor: 3 },
         resolved: null,
         max_t: null,
-        time_attr: "training_iteration",
       }),
     ).toEqual([1, 3]);
   });

@@ -1,22 +1,18 @@
-/** The rungs of successive halving: the iterations at which trials are compared and the worse ones stopped or paused. */
+/** The rungs of successive halving: the levels at which trials are compared and the worse ones stopped or paused. */
 
 import type { Experiment } from "../api/types";
 
 const HALVING: ReadonlySet<unknown> = new Set(["asha", "asha_promotion", "hyperband"]);
 const MOST = 40;
 
-/**
- * Return the levels of all brackets up to the longest trial, in rising order. Empty for other schedulers, and if the
- * rungs are not counted in reports, which the step axis is.
- */
+/** Return the levels of all brackets up to the longest trial, in units of time_attr, in rising order. Empty for other schedulers. */
 export function rungLevels({
   resolved,
   scheduler,
   max_t,
-  time_attr,
-}: Pick<Experiment, "resolved" | "scheduler" | "max_t" | "time_attr">): number[] {
+}: Pick<Experiment, "resolved" | "scheduler" | "max_t">): number[] {
   const options = resolved?.scheduler ?? scheduler;
-  if (!HALVING.has(options["type"]) || time_attr !== "training_iteration") return [];
+  if (!HALVING.has(options["type"])) return [];
   const grace = positive(options["grace_period"]) ?? 1;
   const eta = positive(options["reduction_factor"]) ?? 3;
   const end = positive(options["max_t"]) ?? max_t;

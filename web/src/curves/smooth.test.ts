@@ -7,7 +7,13 @@ const series = (...segments: ["start" | "resume" | "exploit", (number | null)[]]
   number: 1,
   state: "running",
   best_value: null,
-  segments: segments.map(([cause, y], i) => ({ ordinal: i + 1, cause, x: y.map((_, k) => k + 1), y })),
+  segments: segments.map(([cause, y], i) => ({
+    ordinal: i + 1,
+    cause,
+    last_iteration: y.length,
+    x: y.map((_, k) => k + 1),
+    y,
+  })),
 });
 
 describe("smoothing", () => {

@@ -98,8 +98,28 @@ describe("putting changes into views", () => {
       ],
     };
     expect(withCurves(own, counted).series[0]!.segments).toEqual([
-      { ordinal: 1, cause: "start", x: [640], y: [first!.metrics["accuracy"]] },
+      { ordinal: 1, cause: "start", last_iteration: 1, x: [640], y: [first!.metrics["accuracy"]] },
     ]);
+  });
+
+  it("draws them over the trial's own time and over a metric, also one that falls or stays", () => {
+    const point = STEPS.flatMap((step) => step.points)[0]!;
+    const trials = STEPS.flatMap((step) => step.trials).filter((trial) => trial.number === point.trial_number);
+    const points = [4, 4, 3, null].map((epoch, i) => ({
+      ...point,
+      iteration: i + 1,
+      trial_seconds: 2.5 * i,
+      metrics: { accuracy: 0.1 * i, epoch },
+    }));
+    for (const [across, places] of [
+      [{ x: "metric", x_metric: "epoch" }, [4, 4, 3]],
+      [{ x: "trial_time", x_metric: null }, [0, 2.5, 5, 7.5]],
+    ] as const) {
+      const change = { trials, points, best: [] };
+      const drawn = withCurves({ ...nothing().byStep, ...across }, change);
+      expect(drawn.series[0]!.segments.map((segment) => segment.x)).toEqual([places]);
+      expect(withCurves(drawn, change), "what is there already is not added again").toEqual(drawn);
+    }
   });
 
   it("keeps the best so far as the service sends it, for the objective that is drawn", () => {

@@ -17,6 +17,7 @@ import type {
   Series,
   Trial,
 } from "../api/types";
+import type { Across } from "../curves/across";
 
 /** Trials by number, as the list of trials gives them. */
 export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "trials">): readonly Trial[] {
@@ -176,25 +177,38 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
     : { ...curves, series: list ?? curves.series, best_so_far: best };
 }
 
-function withPoint(
-  segments: CurveSegment[],
-  point: Point,
-  { metric, x: axis }: Pick<Curves, "metric" | "x">,
-): CurveSegment[] {
+/** Where the report is on the axis; null if it has no place there. */
+function placeOf(point: Point, { x, x_metric }: Across): number | null {
+  switch (x) {
+    case "step":
+      return point.iteration;
+    case "user_step":
+      return point.step;
+    case "time":
+      return point.seconds;
+    case "trial_time":
+      return point.trial_seconds;
+    case "metric":
+      return point.metrics[x_metric ?? ""] ?? null;
+  }
+}
+
+function withPoint(segments: CurveSegment[], point: Point, curves: Across & Pick<Curves, "metric">): CurveSegment[] {
+  const { metric } = curves;
   if (!(metric in point.metrics)) return segments;
-  const x = axis === "step" ? point.iteration : axis === "user_step" ? point.step : point.seconds;
+  const x = placeOf(point, curves);
   if (x === null) return segments;
   const y = point.metrics[metric] ?? null;
   const i = segments.findIndex((segment) => segment.ordinal === point.segment);
   const segment = segments[i];
   if (!segment)
-    return [...segments, { ordinal: point.segment, cause: point.cause, x: [x], y: [y] }].sort(
-      (a, b) => a.ordinal - b.ordinal,
-    );
-  const last = segment.x[segment.x.length - 1];
-  if (last !== undefined && x <= last) return segments;
+    return [
+      ...segments,
+      { ordinal: point.segment, cause: point.cause, last_iteration: point.iteration, x: [x], y: [y] },
+    ].sort((a, b) => a.ordinal - b.ordinal);
+  if (point.iteration <= segment.last_iteration) return segments;
   const copy = [...segments];
-  copy[i] = { ...segment, x: [...segment.x, x], y: [...segment.y, y] };
+  copy[i] = { ...segment, last_iteration: point.iteration, x: [...segment.x, x], y: [...segment.y, y] };
   return copy;
 }
 

@@ -1,13 +1,14 @@
 /** Under what the answers of the service are kept. Everything of an experiment begins with ["experiment", id]. */
 
-import type { XAxis } from "../api/types";
+import { formatAcross, type Across } from "../curves/across";
 
 export const keys = {
   experiments: ["experiments"] as const,
   experiment: (id: string) => ["experiment", id] as const,
   trials: (id: string) => ["experiment", id, "trials"] as const,
   rows: (id: string) => ["experiment", id, "rows"] as const,
-  curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
+  curves: (id: string, metric: string, across: Across) =>
+    ["experiment", id, "curves", metric, formatAcross(across)] as const,
   allCurves: (id: string) => ["experiment", id, "curves"] as const,
   segments: (id: string) => ["experiment", id, "segments"] as const,
   importance: (id: string, where: readonly string[] = []) => ["experiment", id, "importance", ...where] as const,
@@ -15,5 +16,5 @@ export const keys = {
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
   trialCheckpoints: (id: string) => ["trial", id, "checkpoints"] as const,
-  trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
+  trialCurves: (id: string, across: Across) => ["trial", id, "curves", formatAcross(across)] as const,
 };

@@ -15,7 +15,8 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import { forgetEarly } from "../api/early";
 import { DECISIONS, ROWS, SAMPLE } from "../api/sizes";
-import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
+import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
+import { STEP, type Across } from "../curves/across";
 import type { Range, Source } from "../curves/geometry";
 import {
   merged,
@@ -209,13 +210,13 @@ export function useExperiment(id: string): LiveExperiment {
   return { experiment, trials, decisions, stream, recent };
 }
 
-export function useCurves(live: LiveExperiment, metric: string, x: XAxis): UseQueryResult<Curves> {
+export function useCurves(live: LiveExperiment, metric: string, across: Across): UseQueryResult<Curves> {
   const id = live.experiment.data?.id ?? "";
   return useQuery({
-    queryKey: keys.curves(id, metric, x),
+    queryKey: keys.curves(id, metric, across),
     queryFn: async ({ signal }): Promise<Curves> => {
       const mark = live.recent.mark;
-      const read = await api.curves(id, { metric, x }, signal);
+      const read = await api.curves(id, { metric, across }, signal);
       return live.recent.since(mark).reduce(withCurves, read);
     },
     enabled: id !== "" && metric !== "",
@@ -234,11 +235,14 @@ export function useFinerCurves(
   const id = live.experiment.data?.id ?? "";
   const wanted = whole !== undefined && whole.width > 1 && part !== null;
   const query = useQuery({
-    queryKey: [...keys.curves(id, whole?.metric ?? "", whole?.x ?? "step"), part?.min, part?.max],
+    queryKey: [...keys.curves(id, whole?.metric ?? "", whole ?? STEP), part?.min, part?.max],
     queryFn: async ({ signal }): Promise<Curves> => {
       const mark = live.recent.mark;
-      const { metric, x } = whole!;
-      const read = await api.curves(id, { metric, x, from: part!.min, to: part!.max }, signal);
+      const read = await api.curves(
+        id,
+        { metric: whole!.metric, across: whole!, from: part!.min, to: part!.max },
+        signal,
+      );
       return live.recent.since(mark).reduce(withCurves, read);
     },
     enabled: wanted,

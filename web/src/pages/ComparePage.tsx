@@ -5,6 +5,7 @@ import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
+import { choices, formatAcross, parseAcross, STEP } from "../curves/across";
 import { identityColour } from "../curves/colours";
 import { OverlayChart } from "../curves/OverlayChart";
 import { duration, metric as written, param, readable } from "../format";
@@ -66,7 +67,6 @@ export default function ComparePage() {
 function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; onRemove: (id: string) => void }) {
   const address = useAddress();
   const theme = useComputedColorScheme("light");
-  const x = address.get("x") === "time" ? "time" : "step";
   const log = address.get("y") === "log";
   const all = address.get("all") === "1";
   const experimentIds = [...new Set(trials.map((trial) => trial.experiment_id))];
@@ -77,11 +77,13 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     })),
     combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
   });
+  const known = [...new Set([...experiments.values()].flatMap((experiment) => experiment.metrics))];
+  const across = parseAcross(address.get("x"), known) ?? STEP;
   const running = trials.some((trial) => !hasEnded(trial.state));
   const curves = useQueries({
     queries: trials.map((trial) => ({
-      queryKey: keys.trialCurves(trial.id, x),
-      queryFn: ({ signal }: { signal: AbortSignal }) => api.trialCurves(trial.id, x, signal),
+      queryKey: keys.trialCurves(trial.id, across),
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.trialCurves(trial.id, across, signal),
       refetchInterval: running ? REFRESH_MS : (false as const),
     })),
     combine: (queries) => queries.map(({ data }) => data?.items ?? []),
@@ -114,7 +116,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
       })),
     [trials, curves, metric],
   );
-  const gap = useMemo(() => (x === "step" ? widestGap(series.map((one) => one.segments)) : null), [x, series]);
+  const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
   const rows = useMemo(() => comparedRows(trials, experiments), [trials, experiments]);
   const shown = all ? rows : rows.filter((row) => !row.same);
   const groups = [...new Set(shown.map((row) => row.group))];
@@ -139,12 +141,15 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
         aside={
           <div className={classes.controls}>
             <span aria-hidden>x</span>
-            <SegmentedControl
+            <Select
               size="xs"
+              w={112}
               aria-label="Horizontal axis"
-              value={x}
+              allowDeselect={false}
+              searchable={known.length > 8}
+              data={choices(known, metric)}
+              value={formatAcross(across)}
               onChange={(value) => address.set({ x: value === "step" ? null : value })}
-              data={["step", "time"]}
             />
             <span aria-hidden>y</span>
             <SegmentedControl
@@ -156,21 +161,21 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
             />
             <SaveMenu
               name={`compared ${metric}`}
-              csv={() => comparedCsv(names, series, metric, x)}
+              csv={() => comparedCsv(names, series, metric, across)}
               call={trialCurvesCall(
                 trials.map((trial) => trial.id),
-                x,
+                across,
               )}
             />
           </div>
         }
       >
         {series.some((one) => one.segments.length > 0) ? (
-          <OverlayChart series={series} names={names} metric={metric} x={x} log={log} height={340} />
+          <OverlayChart series={series} names={names} metric={metric} across={across} log={log} height={340} />
         ) : (
           <div className={classes.empty}>None of these trials has reported {metric || "a metric"} yet.</div>
         )}
-        {gap && gap.high.value > gap.low.value && (
+        {gap && across.x === "step" && gap.high.value > gap.low.value && (
           <p className={classes.words}>
             The largest difference is at iteration {gap.x}: <b>{written(gap.high.value)}</b> ({names[gap.high.index]})
             against <b>{written(gap.low.value)}</b> ({names[gap.low.index]}).

@@ -274,7 +274,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     <BestPanel
                       experiment={experiment}
                       live={live}
-                      x={axesOf(experiment, trials, address).x}
+                      across={axesOf(experiment, trials, address).across}
                       onSelect={select}
                     />
                     {later && (

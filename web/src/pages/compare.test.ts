@@ -17,7 +17,9 @@ describe("a comparison", () => {
   });
 
   it("finds where curves lie furthest apart, only where at least two have a point", () => {
-    const curve = (x: number[], y: (number | null)[]) => [{ ordinal: 1, cause: "start" as const, x, y }];
+    const curve = (x: number[], y: (number | null)[]) => [
+      { ordinal: 1, cause: "start" as const, last_iteration: x.length, x, y },
+    ];
     const gap = widestGap([curve([1, 2, 3], [0, 0.1, 9]), curve([1, 2], [0.3, 0.9]), curve([2, 4], [null, 50])])!;
     expect(gap).toEqual({ x: 2, low: { index: 0, value: 0.1 }, high: { index: 1, value: 0.9 } });
     expect(widestGap([curve([1], [3]), curve([2], [4])])).toBeNull();

@@ -1,6 +1,7 @@
-import type { Experiment, XAxis } from "../api/types";
+import type { Experiment } from "../api/types";
 import { curvesCall } from "../charts/copies";
 import { csv } from "../charts/save";
+import type { Across } from "../curves/across";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
 import { experimentEnded } from "../live/states";
@@ -15,13 +16,13 @@ interface BestPanelProps {
   experiment: Experiment;
   live: LiveExperiment;
   /** The axis of the curves beside it: the same answer has the best value over time, so it is read once. */
-  x: XAxis;
+  across: Across;
   onSelect: (number: number) => void;
 }
 
 /** The best value over time, and the configuration that reached it. */
-export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
-  const curves = useCurves(live, experiment.metric, x);
+export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps) {
+  const curves = useCurves(live, experiment.metric, across);
   const ended = experimentEnded(experiment.state);
   const now = useNow(!ended);
   const { best } = experiment;
@@ -44,7 +45,7 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
             <SaveMenu
               name={`${experiment.name} best ${experiment.metric}`}
               csv={() => csv([["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])])}
-              call={curvesCall(experiment.id, experiment.metric, x)}
+              call={curvesCall(experiment.id, experiment.metric, across)}
             />
           )}
         </div>

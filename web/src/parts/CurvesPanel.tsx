@@ -1,9 +1,10 @@
 import { SegmentedControl, Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
-import type { Experiment, Trial, XAxis } from "../api/types";
+import type { Experiment, Trial } from "../api/types";
 import { curvesCall } from "../charts/copies";
 import { curvesCsv } from "../charts/save";
+import { acrossOf, choices, chosenAcross, formatAcross, missingWords, type Across } from "../curves/across";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
 import { experimentEnded } from "../live/states";
@@ -34,33 +35,32 @@ interface CurvesPanelProps {
   address: Address;
 }
 
-const STEP_OR_TIME = [
-  { value: "step", label: "step" },
-  { value: "time", label: "time" },
-];
 const LINEAR_OR_LOG = [
   { value: "linear", label: "linear" },
   { value: "log", label: "log" },
 ];
 
+const NO_RUNGS: readonly number[] = [];
 const TOP = [5, 10, 25, 100] as const;
 
-/** Return the default axes: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
+/**
+ * Return the axes. By default, curves are drawn over what the scheduler measures training in, on a log axis if rungs lie at
+ * multiples; and over time if no trial reports twice.
+ */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
   address: Pick<Address, "get">,
-): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
-  const rungs = rungLevels(experiment);
+): { across: Across; logX: boolean; log: boolean; rungs: readonly number[] } {
   // Before the trials are loaded, assume that they report more than once, as most do.
   const known = [...trials];
   const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
-  const asked = address.get("x");
-  const x: XAxis = asked === "time" || asked === "step" ? asked : single ? "time" : "step";
+  const across = chosenAcross(address.get("x") ?? (single ? "time" : null), experiment);
+  const rungs = formatAcross(across) === acrossOf(experiment.time_attr) ? rungLevels(experiment) : NO_RUNGS;
   const scale = address.get("xs");
   return {
-    x,
-    logX: scale === null ? x === "step" && rungs.length > 2 : scale === "log",
+    across,
+    logX: scale === null ? rungs.length > 2 : scale === "log",
     log: address.get("y") === "log",
     rungs,
   };
@@ -83,12 +83,12 @@ export function CurvesPanel({
   const metrics = [...new Set([experiment.metric, ...experiment.metrics])];
   const asked = address.get("metric");
   const metric = asked !== null && metrics.includes(asked) ? asked : experiment.metric;
-  const { x, logX, log, rungs } = axesOf(experiment, trials.values(), address);
+  const { across, logX, log, rungs } = axesOf(experiment, trials.values(), address);
   const sameRungs = useSame(rungs, rungs.join());
   const trim = address.get("all") === null;
   const zoomText = address.get("zoom");
   const zoom = useMemo(() => parseZoom(zoomText), [zoomText]);
-  const query = useCurves(live, metric, x);
+  const query = useCurves(live, metric, across);
   const finer = useFinerCurves(live, query.data, zoom?.x ?? null);
   const curves = finer ?? query.data;
   const exploits =
@@ -130,12 +130,15 @@ export function CurvesPanel({
       aside={
         <div className={classes.controls}>
           <span aria-hidden>x</span>
-          <SegmentedControl
+          <Select
             size="xs"
+            w={112}
             aria-label="Horizontal axis"
-            value={x}
+            allowDeselect={false}
+            searchable={metrics.length > 8}
+            data={choices(metrics, metric)}
+            value={formatAcross(across)}
             onChange={(value) => set({ x: value, xs: null, zoom: null })}
-            data={STEP_OR_TIME}
           />
           <SegmentedControl
             size="xs"
@@ -177,7 +180,7 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, x)} />
+          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, across)} />
         </div>
       }
     >
@@ -198,12 +201,11 @@ export function CurvesPanel({
           live={!experimentEnded(experiment.state)}
           log={log}
           logX={logX}
-          rungs={sameRungs}
+          rungs={formatAcross(curves) === formatAcross(across) ? sameRungs : NO_RUNGS}
           trim={trim}
           onTrim={(on) => set({ all: on ? null : "1", zoom: null })}
           zoom={zoom}
           onZoom={onZoom}
-          timeAttr={experiment.time_attr}
           selected={selected}
           marked={pointed}
           onSelect={onSelect}
@@ -212,7 +214,7 @@ export function CurvesPanel({
       ) : (
         !query.isError && (
           <div className={classes.empty} style={{ height }}>
-            {query.data ? waitingWords(experiment) : "Reading the curves…"}
+            {query.data ? waitingWords(experiment, across) : "Reading the curves…"}
           </div>
         )
       )}
@@ -220,7 +222,9 @@ export function CurvesPanel({
   );
 }
 
-function waitingWords(experiment: Experiment): string {
+function waitingWords(experiment: Experiment, across: Across): string {
+  const missing = missingWords(across);
+  if (missing !== null && experiment.metrics.length > 0) return missing;
   if (experimentEnded(experiment.state)) return "The experiment ended before any trial reported.";
   if (experiment.trials === 0) return "Waiting for the first trial to start.";
   return "Waiting for the first report. Each tuner.report() adds a point here.";

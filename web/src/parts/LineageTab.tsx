@@ -5,6 +5,7 @@ import { LaneChart } from "../charts/LaneChart";
 import { curvesCall } from "../charts/copies";
 import { lanesOf } from "../charts/lanes";
 import { curvesCsv } from "../charts/save";
+import { STEP } from "../curves/across";
 import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
@@ -21,7 +22,7 @@ interface LineageTabProps {
 
 /** The whole population over time: who took over whose weights, and how good each was. */
 export default function LineageTab({ experiment, live, rank, selected, onSelect }: LineageTabProps) {
-  const curves = useCurves(live, experiment.metric, "step");
+  const curves = useCurves(live, experiment.metric, STEP);
   const { source } = useSources(live, true);
   const lanes = useMemo(() => curves.data && lanesOf(curves.data, source, rank), [curves.data, source, rank]);
   return (
@@ -32,7 +33,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
           <SaveMenu
             name={`${experiment.name} lineage`}
             csv={() => curvesCsv(curves.data, null)}
-            call={curvesCall(experiment.id, experiment.metric, "step")}
+            call={curvesCall(experiment.id, experiment.metric, STEP)}
           />
         )
       }
@@ -48,7 +49,6 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
             source={source}
             metric={experiment.metric}
             mode={experiment.mode}
-            timeAttr={experiment.time_attr}
             selected={selected}
             onSelect={onSelect}
           />

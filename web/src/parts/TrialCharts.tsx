@@ -5,6 +5,7 @@ import { api } from "../api/client";
 import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCsv } from "../charts/save";
+import { labelOf, placeWords, type Across } from "../curves/across";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
 import { metric as written } from "../format";
@@ -21,16 +22,16 @@ interface TrialChartsProps {
   trial: TrialWithSegments;
   /** The objective: its chart comes first. */
   metric: string;
-  timeAttr: string;
+  across: Across;
   rank: number | undefined;
   of: number;
 }
 
 /** A small chart for each metric that the trial has reported. */
-export function TrialCharts({ trial, metric, timeAttr, rank, of }: TrialChartsProps) {
+export function TrialCharts({ trial, metric, across, rank, of }: TrialChartsProps) {
   const query = useQuery({
-    queryKey: keys.trialCurves(trial.id, "step"),
-    queryFn: ({ signal }) => api.trialCurves(trial.id, "step", signal),
+    queryKey: keys.trialCurves(trial.id, across),
+    queryFn: ({ signal }) => api.trialCurves(trial.id, across, signal),
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
   });
   if (query.isError && !query.data)
@@ -40,27 +41,27 @@ export function TrialCharts({ trial, metric, timeAttr, rank, of }: TrialChartsPr
   return (
     <div className={classes.charts}>
       {items.map((item) => (
-        <MetricChart key={item.metric} item={item} trial={trial} timeAttr={timeAttr} rank={rank} of={of} />
+        <MetricChart key={item.metric} item={item} trial={trial} across={across} rank={rank} of={of} />
       ))}
     </div>
   );
 }
 
-interface MetricChartProps extends Pick<TrialChartsProps, "trial" | "timeAttr" | "rank" | "of"> {
+interface MetricChartProps extends Pick<TrialChartsProps, "trial" | "across" | "rank" | "of"> {
   item: TrialCurves["items"][number];
 }
 
-function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
+function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
   const [log, setLog] = useState(false);
-  const xLabel = timeAttr.replaceAll("_", " ");
+  const xLabel = labelOf(across);
   const look = {
     mode: "max" as const,
     objective: false,
-    x: "step" as const,
+    x: across.x,
     xLabel,
     log,
     logX: false,
@@ -108,7 +109,7 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
     plot.current?.setData({ series: [series], rank: ranks, source: () => undefined, live: !hasEnded(trial.state) });
   }, [series, rank, of, trial.number, trial.state]);
 
-  const point = hover && pointAt(series, hover.at, "step");
+  const point = hover && pointAt(series, hover.at, across.x);
   const last = [...item.segments]
     .reverse()
     .flatMap((segment) => [...segment.y].reverse())
@@ -123,7 +124,7 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
             <>
               {written(point.y)}{" "}
               <i>
-                at {point.x}
+                {placeWords(across, point.x)}
                 {point.ordinal > 1 && `, segment ${point.ordinal}`}
               </i>
             </>
@@ -138,8 +139,8 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
         </button>
         <SaveMenu
           name={`trial ${trial.number} ${item.metric}`}
-          csv={() => comparedCsv([String(trial.number)], [series], item.metric, "step")}
-          call={trialCurvesCall([trial.id], "step")}
+          csv={() => comparedCsv([String(trial.number)], [series], item.metric, across)}
+          call={trialCurvesCall([trial.id], across)}
         />
       </figcaption>
       <div

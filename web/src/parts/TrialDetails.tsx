@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../api/types";
+import { chosenAcross, type Across } from "../curves/across";
 import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
 import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
@@ -40,6 +41,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
   const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
   const setTab = (next: string | null) =>
     address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
+  const across = chosenAcross(address.get("x"), experiment);
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={300} />;
@@ -59,7 +61,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview">
-          <Overview trial={trial} experiment={experiment} rank={rank} of={of} />
+          <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} />
         </Tabs.Panel>
         <Tabs.Panel value="segments">
           <Segments trial={trial} onSelect={onSelect} />
@@ -152,13 +154,14 @@ interface OverviewProps {
   experiment: TrialDetailsProps["experiment"];
   rank: number | undefined;
   of: number;
+  across: Across;
 }
 
-function Overview({ trial, experiment, rank, of }: OverviewProps) {
+function Overview({ trial, experiment, across, rank, of }: OverviewProps) {
   return (
     <div className={classes.overview}>
       {trial.iteration > 0 && (
-        <TrialCharts trial={trial} metric={experiment.metric} timeAttr={experiment.time_attr} rank={rank} of={of} />
+        <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} />
       )}
       <h3>Parameters</h3>
       <Facts

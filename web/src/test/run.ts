@@ -3,7 +3,8 @@
  * Every step is what one commit changed.
  */
 
-import type { Changes, Curves, Decision, Failure, Mode, Point, SegmentItem, Trial, XAxis } from "../api/types";
+import { STEP, type Across } from "../curves/across";
+import type { Changes, Curves, Decision, Failure, Mode, Point, SegmentItem, Trial } from "../api/types";
 import { withCurves, withDecisions, withSegments, withTrials } from "../live/changes";
 
 const STARTED_AT = "2026-03-01T10:00:00Z";
@@ -174,6 +175,7 @@ export function story(trials: number, seed = 1): Changes[] {
       step: null,
       time: now(),
       seconds,
+      trial_seconds: 10 * iteration,
       metrics,
     };
     const leads = value !== null && isBetter(value, best, "max");
@@ -234,16 +236,22 @@ export interface Views {
 }
 
 export function nothing(): Views {
-  const curves = (x: XAxis): Curves => ({
+  const curves = (across: Across): Curves => ({
     metric: "accuracy",
     mode: "max",
-    x,
+    ...across,
     width: 1,
     left_out: 0,
     series: [],
     best_so_far: { x: [], y: [] },
   });
-  return { trials: [], segments: [], byStep: curves("step"), byTime: curves("time"), decisions: [] };
+  return {
+    trials: [],
+    segments: [],
+    byStep: curves(STEP),
+    byTime: curves({ x: "time", x_metric: null }),
+    decisions: [],
+  };
 }
 
 /** The views with these changes put into them, as the page does it. */

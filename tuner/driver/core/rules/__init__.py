@@ -1,1 +1,1 @@
-"""The decisions that the core itself makes, one module for each kind of occasion. The functions only read the state."""
+"""The decisions that the core itself makes, one module for each kind of event. The functions only read the state."""

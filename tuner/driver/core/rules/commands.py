@@ -1,4 +1,4 @@
-"""Make the decisions that follow a user's command, a takeover by a new driver, or the end of the time budget."""
+"""Make the decisions that follow a user's command, a takeover by a new driver, or the end of a budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.driver.core.state import State
 
 
 def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
-    """Decide what a command changes immediately. `State` remembers what has to wait for a report."""
+    """Return the decisions that follow a command immediately. `State` records the requests that must wait for a report."""
     by = event.reason or "by a user"
     if event.trial is not None:
         if event.trial not in experiment.trials or experiment.trials[event.trial].state.ended:
@@ -37,14 +37,14 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
 
 
 def after_takeover(experiment: State) -> list[Decision]:
-    """Decide about the trials that ran, or were about to run, under the previous driver."""
+    """Return the decisions that pause or retry the trials that ran, or were about to run, under the previous driver."""
     decisions: list[Decision] = []
     for trial in experiment.trials:
         waits = trial.state in (TrialState.PENDING, TrialState.RUNNING)
         if not waits or trial.next is not None or trial.holds_resources:
             continue
         if experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
-            why = "paused by a user after its driver had ended"
+            why = "paused by a user after the trial's driver had ended"
             decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
         else:
             why = f"continued {where_from(trial)} by a new driver"
@@ -53,14 +53,14 @@ def after_takeover(experiment: State) -> list[Decision]:
 
 
 def stop_all(experiment: State, reason: str) -> list[Decision]:
-    """Stop every trial that has not ended."""
+    """Return the decisions that stop every trial that has not ended."""
     return [d.Stop(trial=trial.number, reason=reason) for trial in experiment.trials if not trial.state.ended]
 
 
 def _release(trial: Trial, by: str) -> Decision:
-    """Resume a trial that a user has paused; if its scheduler had paused it before, leave it to the scheduler."""
+    """Resume a trial that a user has paused. If the scheduler had paused the trial before, let the scheduler resume it."""
     if trial.paused_by_scheduler:
-        return d.Pause(trial=trial.number, reason=f"released {by}; its scheduler had paused it")
+        return d.Pause(trial=trial.number, reason=f"released {by}, but still paused by the scheduler")
     return d.Resume(trial=trial.number, reason=f"resumed {by}")
 
 

@@ -1,4 +1,4 @@
-"""Decide what follows the end of a segment."""
+"""Decide about a trial whose segment has ended: complete, retry, pause or fail it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from tuner.driver.core.state import State
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
-    """Decide about the trial whose segment has ended, and record the warning of its outcome, if any."""
+    """Decide about the trial whose segment has ended, and record the warning that came with the end, if any."""
     return [*_warning(experiment, event), *_about_trial(experiment, event)]
 
 
 def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
-    """Record a warning. Every trial runs the same function, so only the first warning is shown outside the log."""
+    """Record the warning of an ended segment. Only an experiment's first such warning is shown to users outside the log.
+
+    Every trial runs the same function, so later warnings are likely about the same mistake.
+    """
     if not event.warning:
         return []
     why = f"trial {event.trial}: {event.warning}"
@@ -30,7 +33,7 @@ def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     trial = experiment.trials[event.trial]
     segment = trial.segments[-1]
-    moved_on = segment.ordinal != event.segment  # its next segment was planned, and is open now
+    moved_on = segment.ordinal != event.segment  # the trial's next segment was planned, and is open now
     if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
         return []
     match event.outcome:
@@ -38,8 +41,8 @@ def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
             return _returned(experiment, trial)
         case "left":
             if segment.commanded == "pause" or experiment.state is ExperimentState.PAUSING:
-                return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
-            return [d.Retry(trial=trial.number, reason="its worker group was taken away")]
+                return [d.Pause(trial=trial.number, reason="paused by a user before the trial reported", held=True)]
+            return [d.Retry(trial=trial.number, reason="the trial's worker group was taken away")]
         case "failed":
             return _failed(
                 experiment, trial, event.failure or Failure(kind="system", message="the worker group was lost")
@@ -51,7 +54,7 @@ def _returned(experiment: State, trial: Trial) -> list[Decision]:
     if trial.reports and (never := [metric for metric in objectives if metric not in trial.last]):
         return missing_metric(experiment, trial, "the objective", never, trial.last)
     if not trial.segments[-1].report_no:
-        why = f"the function returned at once, because it continued from its own end: iteration {trial.iteration}"
+        why = f"the function returned at once: it continued from a checkpoint of its end, iteration {trial.iteration}"
         return [d.Complete(trial=trial.number, reason=why)]
     count = counted(trial.iteration, "report")  # reports that a retry repeated count once
     return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
@@ -69,7 +72,7 @@ def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]
 
 
 def _retry(experiment: State, trial: Trial, failure: Failure) -> d.Retry | None:
-    """Return the retry of a failed segment; None if no retries are left, or if none would help."""
+    """Return the decision to retry after a failed segment; None if no retries are left, or if a retry would not help."""
     limits = experiment.spec.limits
     what = failure.headline(trial.number)
     if failure.kind == "user" and trial.failures < limits.max_failures:

@@ -1,4 +1,4 @@
-"""Decide after a failure that would happen to other trials too."""
+"""Decide about failures that the other trials of the experiment would have too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tuner.names import did_you_mean
 
 
 def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> list[Decision]:
-    """Fail this trial and the experiment, because all other trials would fail in the same way."""
+    """Fail this trial and the experiment, because all other trials would fail in the same way.
+
+    since: why the other trials would fail too, with which the reason of the decisions begins.
+    """
     why = failure.headline(trial.number)
     others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
     return [
@@ -25,7 +28,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
 
 
 def lack(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
-    """Return a sentence that names the required metrics that were not reported."""
+    """Return a sentence that says that the metrics `missing`, which `what` describes, are not among those reported."""
     reported = sorted(metrics)
     meant = "".join(did_you_mean(name, reported, "'") for name in missing)
     return f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"

@@ -1,4 +1,4 @@
-"""Decide after a report: it may be unusable, or the trial may have diverged, reached max_t, or met `stop`."""
+"""Decide about a trial after its report, which may be unusable, and which may show that the trial has diverged or is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.names import did_you_mean
 
 
 def after_report(experiment: State, event: e.Reported) -> list[Decision]:
-    """Decide about the trial that has just reported."""
+    """Decide whether the trial that has just reported must fail, stop or complete."""
     trial = experiment.trials[event.trial]
     number, spec = trial.number, experiment.spec
     if trial.segments[-1].leaving:
@@ -42,9 +42,9 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Return why a report of these metrics fails the trial, or None. Ask and tell raises the reason as an error in the caller.
+    """Return why a report of these metrics would fail the trial; None if it would not. Ask and tell raises the reason.
 
-    last: the trial ends with this report.
+    last: True if the trial ends with this report.
     """
     spec, known = experiment.spec, trial.last.keys() | metrics.keys()
     if missing := [objective.metric for objective in spec.objectives if objective.metric not in known]:
@@ -59,15 +59,18 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn about metrics that `stop` uses and that no report has contained yet. They are misspelt or come later."""
+    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelt, or reported later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
     what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
-    return d.Note(reason=f"{what} (it has no effect until it is reported){meant}", warning=True)
+    return d.Note(reason=f"{what} (the criterion has no effect until the metric is reported){meant}", warning=True)
 
 
 def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
-    """Ask `stop`. If it is the user's own function and raises, fail the experiment: it would raise for every trial and driver."""
+    """Complete the trial if `stop` ends it. Fail the experiment if `stop` is a function of the user and raises.
+
+    The function would raise again for every other trial, and under every other driver.
+    """
     if experiment.stopper is None:
         return []
     try:
@@ -81,7 +84,7 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
 
 
 def _would_stop(experiment: State, trial: Trial) -> bool:
-    """Return whether `stop` ends the trial now. It does not if it needs a metric that has not been reported yet."""
+    """Return whether `stop` ends the trial now. Return False if `stop` needs a metric that has not been reported yet."""
     try:
         return experiment.stopper is not None and experiment.stopper.decide(trial.number, experiment.trials) is not None
     except Exception:
@@ -89,7 +92,10 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Handle a report without the objective. Unless the name looks misspelt, wait: the objective may be reported later."""
+    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or misspells the name.
+
+    The objective may still come in a later report, for example if the training code validates only now and then.
+    """
     max_t = experiment.spec.max_t
     end = max_t is not None and trial.t >= max_t
     misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)
@@ -102,9 +108,9 @@ def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], 
 
 
 def _resembles(name: str, reported: str) -> bool:
-    """Return whether `name` is likely a misspelling of `reported`.
+    """Return whether `reported` is likely the metric that the user meant by `name`.
 
-    If the objective is "loss", reports of "los" or "train_loss" look like a mistake. If it is "val_loss", reports of
-    "loss" do not, because "val_loss" may well follow.
+    If the objective is "loss", reports of "los" or "train_loss" look like a mistake. If the objective is "val_loss",
+    reports of "loss" do not, because "val_loss" may well follow.
     """
     return name in reported or difflib.SequenceMatcher(None, name, reported).ratio() > 0.85

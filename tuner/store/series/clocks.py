@@ -1,0 +1,53 @@
+"""The clock of each trial, which runs while the trial trains.
+
+It is the clock of `Trial.running_s`: it starts when all ranks of a segment are training, and stops at the segment's last report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.store.sql.tables import dumps
+from tuner.store.writing.writer import Cursor
+
+Begins = float | Mapping[int, float]
+"""The time that is zero on an axis: the same for all segments, or by the id of the segment."""
+
+# The last report of a segment that is followed by another one. Its metrics may be any of the experiment's.
+_SEGMENTS = """
+SELECT s.trial_id, s.id, COALESCE(s.started_at, s.created_at),
+  CASE WHEN EXISTS (SELECT 1 FROM segment n WHERE n.trial_id = s.trial_id AND n.ordinal > s.ordinal) THEN
+    (SELECT MAX((SELECT p.time FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = k.id
+      ORDER BY p.report_no DESC LIMIT 1)) FROM metric_key k WHERE k.experiment_id = t.experiment_id) END
+FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
+ORDER BY s.trial_id, s.ordinal"""
+
+
+def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> dict[int, float]:
+    """Return segment id -> the time at which the trial's clock would have been zero if it had run without a break.
+
+    A point's place on the clock is its time minus this one.
+
+    Args:
+        cursor: a cursor of a transaction.
+        experiment: the internal id.
+        trials: numbers of trials; None for all.
+    """
+    chosen, numbers = ("", ()) if trials is None else among(cursor, trials)
+    found: dict[int, float] = {}
+    owner, trained = None, 0.0
+    for trial, segment, started, last in cursor.rows(_SEGMENTS.format(chosen=chosen), (experiment, *numbers)):
+        if trial != owner:
+            owner, trained = trial, 0.0
+        found[segment] = started - trained
+        if last is not None:
+            trained += max(0.0, last - started)
+    return found
+
+
+def among(cursor: Cursor, trials: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition that a trial t is one of those with these numbers, and its parameters."""
+    if cursor.backend == "sqlite":
+        return "AND t.number IN (SELECT value FROM json_each(?))", (dumps(list(trials)),)
+    return "AND t.number = ANY(?::int[])", (list(trials),)
