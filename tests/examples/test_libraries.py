@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +100,43 @@ def test_an_algorithm_of_rllib_continues_from_the_checkpoint_of_another_trial(ex
         assert loaded.config.lr == pytest.approx(result.best_config["lr"])
     finally:
         loaded.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.long  # test_arguments.py: what becomes of such a configuration
+@pytest.mark.skipif(importlib.util.find_spec("gymnasium") is None, reason="needs `pip install 'ray[rllib]'`")
+@pytest.mark.usefixtures("private_ray")
+def test_a_configuration_of_rllib_is_a_space() -> None:
+    from ray.rllib.algorithms.ppo import PPO, PPOConfig
+
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0)
+    config.training(lr=tuner.loguniform(1e-4, 1e-2), train_batch_size_per_learner=500, num_epochs=2)
+    objective: dict[str, Any] = {"metric": "env_runners/episode_return_mean", "mode": "max"}
+    result = tuner.run(PPO, config, num_samples=1, max_t=1, verbose=0, **objective)
+    assert result.state == "completed", result.error
+    assert result.best_config["num_epochs"] == 2
+    metrics = result.trials[0].metrics
+    assert metrics["num_env_steps_sampled_lifetime"] == pytest.approx(500, rel=0.05)
+    assert metrics["learners/default_policy/default_optimizer_learning_rate"] == pytest.approx(result.best_config["lr"])
+
+
+@pytest.mark.slow
+@pytest.mark.long  # test_foreign_forms.py has such a class under PBT
+def test_exploits_help_a_population_of_gans(tmp_path: Path) -> None:
+    """Members wait for each other, so that the numbers do not depend on the load of the machine."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "pbt_gan.py"],
+        env={**os.environ, "TUNER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(
+        r"^(with exploits|without): best ([\d.]+), median ([\d.]+) at the end$", done.stdout, re.MULTILINE
+    )
+    assert [what for what, *_ in found] == ["with exploits", "without"], done.stdout
+    best, median = ([float(values[i]) for _, *values in found] for i in range(2))
+    assert best[0] < best[1]
+    assert median[0] < median[1]

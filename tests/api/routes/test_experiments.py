@@ -248,7 +248,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
             "number": 0,
             "state": "stopped",
             "best_value": 0.5,
-            "segments": [{"ordinal": 1, "cause": "start", "x": [1.0, 2.0], "y": [0.25, 0.5]}],
+            "segments": [{"ordinal": 1, "cause": "start", "last_iteration": 2, "x": [1.0, 2.0], "y": [0.25, 0.5]}],
         }
     ]
     assert curves["best_so_far"] == {"x": [1.0, 2.0], "y": [0.25, 0.5]}
