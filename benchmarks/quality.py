@@ -18,7 +18,8 @@ Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `
 configurations; `hyperband` and `bohb` our HyperBand over random configurations and over those of BOHB's model; `ray-asha` Ray's
 AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and `optuna-hyperband` with its
 HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
-NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers` changed, to find out what each is worth.
+NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers.freeze_thaw` changed, to find out what each is
+worth. NAME:option.thaw=0.2;... is the default with options of the scheduler changed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from benchmarks.contenders import Setting  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 
 STUCK = 0.3  # a regret above which a run counts as stuck
+ALL = "all"  # the row of all problems together
 Row = dict[str, Any]
 
 
@@ -54,7 +56,8 @@ def main() -> None:
     known = learning_curves.problems(args.curves)
     if not learning_curves.shared(args.curves):
         print(f"no LCBench and TaskSet: there is no curves.py in {args.curves}; name its folder with --curves")
-    chosen = [p.name for p in known if not args.families or p.name.startswith(tuple(args.families))]
+    names = learning_curves.half([p.name for p in known], args.half)
+    chosen = [name for name in names if not args.families or name.startswith(tuple(args.families))]
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
     methods = args.methods or contenders.names(args.curves)
@@ -66,6 +69,8 @@ def main() -> None:
     mine = complete(wanted, rows, len(methods))
     families = list(dict.fromkeys(key[0].split("/")[0] for key in mine))
     table = {family: summary(family, methods, mine, args) for family in families}
+    if len(families) > 1:
+        table[ALL] = summary(ALL, methods, mine, args)
     show(table, args)
     if args.by_problem:
         show({name: summary(name, methods, mine, args) for name in dict.fromkeys(key[0] for key in mine)}, args)
@@ -76,6 +81,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
     parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
     parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
     parser.add_argument("--baseline", default="", help="the first method")
     parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
@@ -204,7 +210,7 @@ def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argpars
 
 
 def in_family(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}/")
+    return prefix in (ALL, name) or name.startswith(f"{prefix}/")
 
 
 def label(method: str) -> str:

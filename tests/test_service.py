@@ -103,6 +103,9 @@ def test_cancel_ends_the_trials_and_frees_their_groups(service: Service) -> None
     found = until("ranks to look at", lambda: (answer := service.client.get(live)).status_code == 200 and answer.json())
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert all("thread" in rank["stack"] and rank["rss_bytes"] > 1e7 for rank in found["ranks"])
+    profile = service.client.post(f"/api/v1/trials/{trial}/profile", json={"rank": 1, "duration_s": 0.3}).json()
+    assert "slow" in {frame["name"] for frame in profile["speedscope"]["shared"]["frames"]}
+    assert (profile["rank"], profile["complete"], profile["cpu"]["threads"][0]["name"]) == (1, True, "train")
     assert service.client.post(f"/api/v1/experiments/{created['id']}/cancel").status_code == 202
     ended = service.ended(created["id"])
     assert ended["state"] == "cancelled"

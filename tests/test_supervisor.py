@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,6 +184,25 @@ def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pyt
         {"answer": 2, "found": {"0": {"stack": "seg"}}},
         {"answer": 3, "error": "the driver does not answer: GetTimeoutError"},
     ]
+
+
+def test_the_link_passes_requests_on_that_take_long(tmp_path: Path) -> None:
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), False, told)
+    answer: Future[dict[str, Any]] = Future()
+    asked: list[Any] = []
+
+    def remote(*args: Any) -> Any:
+        asked.append(args)
+        return SimpleNamespace(future=lambda: answer)
+
+    one._pass_on(1, "profile", ["seg", {"rank": 0}])
+    one._host = SimpleNamespace(profile=SimpleNamespace(remote=remote))
+    one._pass_on(2, "profile", ["seg", {"rank": 0}])
+    assert asked == [("seg", {"rank": 0})]
+    assert told.lines == [{"answer": 1, "error": "the driver is starting"}], "nothing waits for the answer"
+    answer.set_result({"found": None})
+    assert told.lines[1:] == [{"answer": 2, "found": {"found": None}}]
 
 
 class FakeHead:

@@ -108,6 +108,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 supervisor.cluster,
                 figures=supervisor.figures,
                 agents=supervisor.agents,
+                profile=supervisor.profile,
             )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
@@ -216,6 +217,12 @@ class Supervisor:
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.asked("agent", question, experiment, said)
+
+    def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """Let the host profile a rank; see `Host.profile`. The future raises DriverSilent if the host is gone."""
+        if (child := self._child) is None:
+            raise DriverSilent(self._trouble or "the driver is starting")
+        return child.asked("profile", segment_id, arguments)
 
     def _ask(self, method: str, *args: str) -> dict[str, Any]:
         if (child := self._child) is None:

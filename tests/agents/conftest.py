@@ -70,7 +70,7 @@ class AgentService:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def start_api(self) -> None:
-        app = create_app(self.settings, self.store, self._poke, agents=self._agents)
+        app = create_app(self.settings, self.store, self._poke, agents=self._agents, profile=self._profile)
         server = self._server = Server(app, log_level="warning", grace_s=5)
         self._serving = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[self._listening.dup()])), daemon=True
@@ -90,6 +90,11 @@ class AgentService:
         if self.host is None:
             raise DriverSilent("the driver is starting")
         return asyncio.run_coroutine_threadsafe(self.host.agent(question, experiment, said), self._loop)
+
+    def _profile(self, segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        if self.host is None:
+            raise DriverSilent("the driver is starting")
+        return asyncio.run_coroutine_threadsafe(self.host.profile(segment, arguments), self._loop)
 
     def close(self) -> None:
         with contextlib.suppress(AssertionError):

@@ -27,6 +27,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
 from tuner.store.webhooks import EVENTS
+from tuner.trials.runtime.speedscope import Frame, Part, document
 from tuner.usercode.archives import pack, sha256
 
 CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.py"})
@@ -46,7 +47,9 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
     hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
     number = fill(store)
     store.webhooks.collect(T0 + 60)
-    app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster, agents=agents)
+    app = create_app(
+        Settings(home=folder, auth="on"), store, look=look, cluster=cluster, agents=agents, profile=profile
+    )
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)
     head = {"Authorization": f"Bearer {secret}", "X-Request-Id": "6910612a1f41bb45"}
@@ -81,6 +84,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
 POSTS: dict[str, Any] = {
     "/api/v1/experiments/{experiment_id}/replay": {"scheduler": "asha"},
     "/api/v1/tokens": {"name": "ci", "role": "editor"},
+    "/api/v1/trials/{trial_id}/profile": None,
     "/api/v1/webhooks/{webhook_id}/test": None,
     "/api/v1/experiments/{experiment}/assignments": None,
     "/api/v1/experiments/{experiment}/assignments/{lease}/reports": {"iteration": 1, "metrics": {"loss": 0.71}},
@@ -118,6 +122,30 @@ def look(segment: str) -> dict[str, dict[str, Any]]:
         str(rank): {"stack": stack, "time": T0 + 60, "cpu_s": 61.5, "rss_bytes": 2_147_483_648, "threads": 14}
         for rank in (0, 1)
     }
+
+
+def profile(segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    """Return what the driver would say after it has profiled a rank."""
+    stack = (Frame("train", "train.py", 41), Frame("step", "train.py", 12))
+    part = Part("train", "seconds", {stack: 3.9, stack[:1]: 1.1})
+    found = {
+        "kind": "cpu",
+        "duration_s": 5.0,
+        "complete": True,
+        "notes": ["The time of C code counts for the Python line that called it."],
+        "cpu": {
+            "samples": 498,
+            "rate_hz": 100.0,
+            "cpu_s": 4.9,
+            "sampler_cpu_s": 0.03,
+            "threads": [{"name": "train", "cpu_s": 4.87}],
+        },
+        "memory": None,
+        "speedscope": document("trial 3, rank 0", "tuner 0.1.0", [part]),
+    }
+    answer: Future[dict[str, Any]] = Future()
+    answer.set_result({"found": found})
+    return answer
 
 
 def cluster() -> dict[str, Any]:

@@ -8,19 +8,24 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from fastapi import FastAPI
 
 from tuner import search
+from tuner.api.app import create_app
 from tuner.api.openapi import BODIES, REQUESTS
 from tuner.api.schemas.curves import COLUMNS
 from tuner.experiment.spec import SpecModel, parse_spec
 from tuner.schedulers import ASHAScheduler
+from tuner.settings import Settings
 from tuner.space.primitives import OPTIONS
+from tuner.store import Store
 
 
-@pytest.fixture
-def document(app: FastAPI) -> dict[str, Any]:
-    return app.openapi()
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the document, which is the same for all apps. It takes a second to generate."""
+    home = tmp_path_factory.mktemp("document")
+    with Store.open(f"sqlite:///{home}/tuner.db") as store:
+        return create_app(Settings(home=home), store).openapi()
 
 
 def test_every_answer_has_a_type(document: dict[str, Any]) -> None:

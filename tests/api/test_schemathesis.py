@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.api.record_examples import CODE, EXPERIMENT, FOR_AGENTS, agents, cluster, fill, look
+from tests.api.record_examples import CODE, EXPERIMENT, FOR_AGENTS, agents, cluster, fill, look, profile
 from tuner.domain.keys import trial_id
 from tuner.store import Store
 from tuner.store.access import Role
@@ -68,6 +68,7 @@ REFUSED = {
 @pytest.mark.parametrize("part", PARTS)
 def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite_store: Store, part: str) -> None:
     app.state.context.look, app.state.context.cluster, app.state.context.agents = look, cluster, agents
+    app.state.context.profile = profile
     number = fill(sqlite_store)
     [saved, *_] = sqlite_store.trials.checkpoint_page(sqlite_store.experiments.get(EXPERIMENT).id, page_size=1).items
     app.state.context.bundles.put(sha256(CODE), io.BytesIO(CODE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "ray_lightning": {"num_samples": 3, "max_t": 4},
     "class_form": {"num_samples": 4, "max_t": 6},
     "optuna_objective": {"num_samples": 4},
+    "huggingface_trainer": {"num_samples": 3, "max_t": 4},
+    "fsdp_transformer": {"num_samples": 3, "max_t": 4},
 }
 
 
@@ -70,6 +73,8 @@ BAD_AND_GOOD = {  # of what PBT changes; the good one within its bounds. And max
     "ray_lightning": ("lr", 1e-3, 0.05, 4),
     "class_form": ("lr", 1e-3, 0.5, 6),
     "optuna_objective": ("alpha", 1.0, 1e-3, 6),
+    "huggingface_trainer": ("lr", 1e-4, 5e-3, 6),
+    "fsdp_transformer": ("lr", 1e-4, 5e-3, 6),
 }
 
 
@@ -104,6 +109,12 @@ def test_pbt_on_two_ranks(name: str) -> None:
         assert in_force == pytest.approx(
             [segments[trial.number][int(row["segment"]) - 1].params[path] for row in trial.history]
         )
+    if name == "huggingface_trainer":  # the Trainer goes on at the epoch of its checkpoint
+        assert all(row["epoch"] == row["training_iteration"] for trial in result.trials for row in trial.history)
+    if name == "fsdp_transformer":
+        assert result.best_checkpoint is not None
+        with result.best_checkpoint.as_directory() as folder:
+            assert sorted(os.listdir(folder)) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
 
 
 def test_several_objectives_with_a_warm_start() -> None:

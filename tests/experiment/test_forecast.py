@@ -129,7 +129,7 @@ def test_what_is_not_known_is_said(sqlite_store: Store) -> None:
     found = told(sqlite_store, made)
     assert found.end is not None
     assert found.best is None
-    assert "less than a third of that time" in found.summary
+    assert "less than a third of the expected training" in found.summary
 
     both = (Objective("accuracy", "max"), Objective("loss", "min"))
     made = search(sqlite_store, name="two", objectives=both, scheduler={"type": "fifo"}, max_t=9)
@@ -137,7 +137,7 @@ def test_what_is_not_known_is_said(sqlite_store: Store) -> None:
     found = told(sqlite_store, made)
     assert found.end is not None
     assert (found.best, found.more) == (None, None)
-    assert "only for one objective" in found.summary
+    assert "only for experiments with one objective" in found.summary
 
 
 async def test_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None:

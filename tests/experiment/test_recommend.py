@@ -98,8 +98,8 @@ def test_experiments_that_say_nothing_are_left_out_with_the_reason(home: Store) 
     found = tuner.recommend_scheduler(schedulers=["fifo"])
     assert found.options == ()
     assert found.left_out == {
-        "few": "it has fewer than 8 trials",
-        "stopped": "its trials were stopped too early to know their later values",
+        "few": "the experiment has fewer than 8 trials",
+        "stopped": "the experiment's trials were stopped too early to know their later values",
     }
     assert "run one with scheduler='fifo'" in found.summary
 

@@ -305,6 +305,44 @@ def test_classes() -> None:
         run(Path)
 
 
+class WithHelpers(ray.tune.Trainable):
+    """Requests resources as the algorithms of RLlib do."""
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:
+        assert "lr" not in config
+        return ray.tune.PlacementGroupFactory([{"CPU": 2.0}, *[{"CPU": 1.0}] * config.get("helpers", 2)])
+
+
+class AlgorithmConfig:
+    """Has the public attributes of RLlib's class, whose libraries are not always there. `test_libraries.py` uses RLlib's."""
+
+    algo_class = WithHelpers
+
+    def env_runners(self) -> None: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"helpers": 0, "lr": tuner.uniform(0, 1)}
+
+
+def test_a_configuration_of_rllib_is_a_space() -> None:
+    got = run(WithHelpers, AlgorithmConfig())  # type: ignore[arg-type]
+    assert list(got["space"]) == ["helpers", "lr"]
+    assert got["resources_per_worker"] == {"CPU": 2.0}
+    with pytest.raises(EntrypointError, match=r"pass the algorithm, .*tuner\.run\(PPO, config\)"):
+        run(AlgorithmConfig())
+
+
+def test_a_request_may_depend_on_the_constants_of_the_space() -> None:
+    alone = {"helpers": 0, "lr": tuner.uniform(0, 1)}
+    assert run(WithHelpers, alone)["resources_per_worker"] == {"CPU": 2.0}
+    with pytest.raises(SpecError, match=r"3 bundles are not supported.*num_env_runners=0"):
+        run(WithHelpers, {"lr": tuner.uniform(0, 1)})
+    assert run(WithHelpers, {}, resources_per_worker={"CPU": 5.0})["resources_per_worker"] == {"CPU": 5.0}
+    with pytest.raises(SpecError, match="3 bundles"):  # the check of the spec names the mistake in the space
+        run(WithHelpers, {"lr": tuner.uniform(1, 0)})
+
+
 @pytest.mark.parametrize("wrap", [ray.tune.with_parameters, tuner.with_parameters])
 @pytest.mark.parametrize("trainable", [train, Steps, Trainable])
 def test_objects_are_stored_and_handed_over(wrap: Any, trainable: Any, tmp_path: Path) -> None:

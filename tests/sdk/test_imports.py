@@ -234,7 +234,7 @@ def test_an_import_that_is_killed_says_so_and_is_replaced_by_the_next_one(home: 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     [shown] = tuner.experiments()
     assert (shown.name, shown.state) == ("cut", "failed")
-    why = "import from Ray Tune's folder train_digits is not complete.*Run the same import again; it replaces"
+    why = "import from Ray Tune's folder train_digits is not complete.*run the same import again"
     with database() as store:
         record = store.experiments.get(shown.id)
         assert re.search(why, str(record.error))

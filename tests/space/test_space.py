@@ -342,6 +342,19 @@ def test_constants_of_a_configuration_are_its_own() -> None:
     assert two == {"layers": [1, {"k": 2}], "pair": (1, [0.5])}
 
 
+def test_constants_of_a_space() -> None:
+    space = Space.from_python(
+        {
+            "env": "CartPole-v1",
+            "net": {"layers": [8, 8], "width": choice([8, 16]), "of": {"depth": 2}},
+            "sizes": [1, randint(1, 4)],
+            "seed": grid_search([1, 2]),
+            "drawn": sample_from(lambda config: 1),
+        }
+    )
+    assert space.constants() == {"env": "CartPole-v1", "net": {"layers": [8, 8], "of": {"depth": 2}}}
+
+
 def test_params_that_do_not_fit_are_refused() -> None:
     space = Space.from_python({"x": uniform(0, 1)})
     with pytest.raises(SpecError, match="x has no value"):

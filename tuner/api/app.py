@@ -49,6 +49,41 @@ from tuner.store import Store
 GZIP_LEVEL = 1  # higher levels take several times as long and make the response only a few percent smaller
 
 
+PARTS = (experiments, trials, checkpoints, verbs, agent_routes, bundles, cluster_routes, access, webhooks)
+"""The modules of the routes under /api/v1."""
+
+
+def _operation_id(route: APIRoute) -> str:
+    return f"{route.tags[0]}_{route.name}" if route.tags else route.name
+
+
+def _routes() -> APIRouter:
+    """Return a router with the routes of every app.
+
+    FastAPI analyses the parameters of an included route at its first request, which takes some 200 ms for all routes. Every
+    app of this process takes the routes from this router, so they are analysed only once.
+    """
+    found = APIRouter(generate_unique_id_function=_operation_id)
+    found.include_router(health.router)
+    found.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
+    for part in PARTS:
+        found.include_router(
+            part.router,
+            prefix="/api/v1",
+            dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
+        )
+    return found
+
+
+_ROUTES = _routes()
+_TEMPLATES = [
+    (compile_path(prefix + route.path)[0], prefix + route.path, route.methods)
+    for prefix, part in (("", health), ("", monitoring), *(("/api/v1", part) for part in PARTS))
+    for route in part.router.routes
+    if isinstance(route, APIRoute)
+]
+
+
 def create_app(
     settings: Settings,
     store: Store,
@@ -59,6 +94,7 @@ def create_app(
     *,
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
+    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the API and the web UI as an ASGI app. Any ASGI server can run the app, in one process.
@@ -78,6 +114,7 @@ def create_app(
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
         figures: returns the driver host's own metrics, or None if there is no host.
         agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
+        profile: passes a request to profile a rank on to `Host.profile`. It raises DriverSilent if there is no driver.
         web: the folder with the built web UI. None: the folder in the package.
     """
     settings = secured(settings)
@@ -89,6 +126,7 @@ def create_app(
         look or _nobody,
         cluster or _no_cluster,
         agents or _no_agents,
+        profile or _no_profiles,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -108,32 +146,14 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
+        generate_unique_id_function=_operation_id,
     )
     app.state.context = context
-    app.include_router(health.router)
-    app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    parts = (experiments, trials, checkpoints, verbs, agent_routes, bundles, cluster_routes, access, webhooks)
-    for part in parts:
-        app.include_router(
-            part.router,
-            prefix="/api/v1",
-            dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
-        )
+    app.router.routes.extend(_ROUTES.routes)
     if settings.oidc_issuer is not None:
         app.include_router(_sign_in(settings))
     app.include_router(pages.router(web))
-    routes = [
-        (compile_path(prefix + route.path)[0], prefix + route.path, route.methods)
-        for prefix, part in (
-            ("", health),
-            ("", monitoring),
-            *(("/api/v1", part) for part in parts),
-        )
-        for route in part.router.routes
-        if isinstance(route, APIRoute)
-    ]
-    app.state.routes = routes
+    app.state.routes = _TEMPLATES
     problems.install(app)
     describe(app)
     app.add_middleware(Authenticate, authenticator=context.authenticator, open_metrics=settings.metrics == "open")
@@ -143,7 +163,7 @@ def create_app(
     app.add_middleware(
         Observe,
         metrics=metrics,
-        routes=[(pattern, template) for pattern, template, _ in routes],
+        routes=[(pattern, template) for pattern, template, _ in _TEMPLATES],
         root_path=settings.root_path,
     )
     if settings.trusted_proxies:
@@ -166,6 +186,12 @@ def _no_cluster() -> Mapping[str, Any]:
 
 def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
     raise DriverSilent("this service has no driver; agents need `tuner serve`")
+
+
+def _no_profiles(segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    raise DriverSilent(
+        "a script drives this experiment; ranks can be profiled only in experiments that `tuner serve` drives"
+    )
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

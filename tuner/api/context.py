@@ -18,6 +18,7 @@ from tuner.api.auth import Authenticator, Identity
 from tuner.api.metrics import Metrics
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
+from tuner.errors import DriverSilent
 from tuner.experiment.bundles import Bundles
 from tuner.experiment.preview import Importances
 from tuner.settings import Settings
@@ -26,6 +27,8 @@ from tuner.usercode.entrypoints import EntrypointChecker
 
 T = TypeVar("T")
 
+LOOK_S = 0.25
+"""Seconds after which a request that waits for the driver checks again that the service is not shutting down."""
 CHECK_THREADS = 64
 """The number of threads for requests that may import an entrypoint.
 
@@ -47,6 +50,7 @@ class Context:
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     cluster: Callable[[], Mapping[str, Any]]
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
+    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only project that the caller may see; None: all projects
@@ -82,6 +86,16 @@ class Context:
         return await asyncio.get_running_loop().run_in_executor(
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )
+
+    async def answered(self, asked: Future[T], patience_s: float) -> T:
+        """Wait for an answer of the driver. Raise DriverSilent if it does not come in time, or if the service ends meanwhile."""
+        answer = asyncio.wrap_future(asked)
+        end = asyncio.get_running_loop().time() + patience_s
+        while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+            if self.ending.is_set() or asyncio.get_running_loop().time() >= end:
+                answer.cancel()
+                raise DriverSilent("the service ends" if self.ending.is_set() else "the driver does not answer in time")
+        return answer.result()
 
     def end(self) -> None:
         """End open event streams and waiting requests, and stop running imports of entrypoints."""

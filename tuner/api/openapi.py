@@ -31,6 +31,7 @@ from tuner.api.schemas import (
     ExperimentFork,
     Fork,
     LateCheckpoint,
+    ProfileRequest,
     ReplayRequest,
 )
 from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
@@ -64,6 +65,7 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
     ("post", "/trials/{trial_id}/fork"): (Fork, False),
+    ("post", "/trials/{trial_id}/profile"): (ProfileRequest, False),
     ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
     ("post", "/experiments/{experiment_id}/fork"): (ExperimentFork, False),
     ("post", "/experiments/{experiment}/assignments"): (AssignmentRequest, False),
@@ -86,6 +88,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "ReplayRequest": {"scheduler": {"type": "asha", "reduction_factor": 4}, "max_concurrent_trials": 8},
     "Enqueue": {"configurations": [{"lr": 0.01, "width": 32}]},
     "Fork": {"checkpoint_id": None, "params": {"lr": 0.001}},
+    "ProfileRequest": {"rank": 1, "kind": "cpu", "duration_s": 10.0},
     "ExperimentFork": {"changes": {"num_samples": 32, "space": {"lr": {"upper": 0.5}}}, "learn": True},
     "Continuation": {"num_samples": 20},
     "NewWebhook": {

@@ -70,7 +70,7 @@ def failed(failure: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:
-    """Return True if the text in place of a traceback already contains the last output, as for a process that was killed."""
+    """Return True if there is no traceback, and the text in its place contains the last output of a killed process."""
     return str(failure.get("traceback")).startswith("no traceback: ")
 
 

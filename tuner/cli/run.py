@@ -55,7 +55,7 @@ def run_target(
         **{
             "name": Path(target).stem,
             "working_dir": "caller",
-            # With the backend "gloo", the worker group opens the store at which several ranks meet.
+            # With the backend "gloo", the worker group hosts the rendezvous store of its ranks.
             "backend": "gloo" if ranks > 1 else "none",
             **options,
         },
@@ -108,7 +108,7 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def _constant(tree: ast.expr, text: str) -> Any:
-    """Return the value of a literal, or the text if it is none. So ``choice(adam, sgd)`` needs no quotes around its strings."""
+    """Return the value of a literal. If it is none, return the text, so that ``choice(adam, sgd)`` needs no quotes."""
     try:
         return ast.literal_eval(tree)
     except ValueError:
@@ -132,7 +132,7 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
     grace_s = float(options.get("stop_grace_s", 10.0))
     imports: tuple[str, ...] = ()
     if options.get("address") is not None and path.suffix == ".py":
-        sys.path.insert(0, str(path.parent.absolute()))  # where Python looks for imports of the script
+        sys.path.insert(0, str(path.parent.absolute()))  # Python looks there for modules that the script imports
         imports = tuple(dict.fromkeys(archives.imports_of(path)))
     return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s, imports)
 

@@ -63,7 +63,7 @@ def serve_in_process(
     app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
     with socket.create_server((host, port)) as listening:
         _announce(experiment, f"http://{host}:{listening.getsockname()[1]}")
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn shuts down in order, and then raises it
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 

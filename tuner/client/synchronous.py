@@ -795,6 +795,32 @@ class TrialHandle:
         """Return the current Python stack and resource usage of each rank. Raise Conflict if the trial is not running."""
         return read(schemas.Live, self._get("/live"))
 
+    def profile(
+        self,
+        rank: int = 0,
+        *,
+        kind: Literal["cpu", "memory"] = "cpu",
+        duration_s: float = 5.0,
+        rate_hz: float = 100.0,
+    ) -> schemas.Profile:
+        """Observe a running rank for some seconds, and return what it did.
+
+        `speedscope_json()` of the profile is a file for https://www.speedscope.app, and `collapsed()` one for flame graphs.
+
+        Args:
+            rank: which rank.
+            kind: "cpu": sample its Python stacks. "memory": trace what Python allocates, which slows the training down.
+            duration_s: seconds to observe it, at most 60.
+            rate_hz: samples per second, at most 250.
+
+        Raises:
+            Conflict: the rank does not run, is being profiled already, or belongs to an agent or to another driver.
+        """
+        body = {"rank": rank, "kind": kind, "duration_s": duration_s, "rate_hz": rate_hz}
+        timeout_s = self.client._timeout_s + duration_s
+        data = self.client.request("POST", f"/trials/{self.id}/profile", body=body, timeout_s=timeout_s)
+        return read(schemas.Profile, data)
+
     def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
         return self.client.request("GET", f"/trials/{self.id}{rest}", params=params)
 

@@ -340,11 +340,9 @@ def _summary(
             f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
     elif several:
-        said.append("the best value is forecast only for one objective")
+        said.append("the best value is forecast only for experiments with one objective")
     elif end is not None:
-        said.append(
-            "the best value by then is not known yet: the experiment has trained for less than a third of that time"
-        )
+        said.append("the best value at the end is not known yet: less than a third of the expected training is done")
     if more is not None:
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"

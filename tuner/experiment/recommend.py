@@ -100,7 +100,7 @@ def recommend(
     left_out: dict[str, str] = {}
     for record in records:
         if sum(record.counts.values()) < FEWEST:
-            left_out[record.name] = f"it has fewer than {FEWEST} trials"
+            left_out[record.name] = f"the experiment has fewer than {FEWEST} trials"
             continue
         reasons, used = [], False
         for at, candidate in enumerate(candidates):
@@ -111,7 +111,7 @@ def recommend(
                 continue
             if found.censored:
                 cut[at] += 1
-                reasons.append("its trials were stopped too early to know their later values")
+                reasons.append("the experiment's trials were stopped too early to know their later values")
             else:
                 used = True
                 known[at].append((record.name, found))

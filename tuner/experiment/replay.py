@@ -70,7 +70,7 @@ def replay(
         )
     recorded, outside = within(recording(store.drivers.load(record.id)), Revisions.of(spec))
     if outside:
-        notes.append(f"{outside} trials do not lie in the present search space, which was changed; they are left out")
+        notes.append(f"{outside} trials are left out: their configurations do not lie in the current search space")
     found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
     return replace(found, notes=(*found.notes, *notes))
 

@@ -316,7 +316,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
         return record.spec.num_samples
     search = record.spec.resolved.get("search") or record.spec.search
     if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
-        return 1  # for a grid, num_samples counts how often it is run
+        return 1  # for a grid, num_samples says how often the grid is run
     return sum(record.counts.values())
 
 

@@ -56,7 +56,7 @@ class SchedulerContext:
     checkpoints: bool = True  # False if the trainable is known to save no checkpoints
     time_budget_s: float | None = None  # seconds of running time, if the experiment has such a limit
     scope: str = "all"  # the value of a trial that counts: "all" for its best one, "last" for its last one
-    budget: float | None = None  # limit on the training of all trials together, in full trainings, if there is one
+    budget: float | None = None  # limit on the training of all trials together, in full trainings; None: no limit
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`
     constraints: tuple[MetricConstraint, ...] = ()  # bounds that results must satisfy

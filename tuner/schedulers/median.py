@@ -28,7 +28,7 @@ class TrialMeans:
 
     best: float
     t: float  # the value of time_attr at its furthest report
-    yielded: float  # the t at which it last gave up its worker group; its start if it has never given it up
+    yielded: float  # the t at which the trial last gave up its worker group; its start if it never has
     total: float = 0.0  # sum of its scores since the grace period
     count: int = 0
     times: list[float] = field(default_factory=list)

@@ -7,6 +7,7 @@ Trainers of Ray Train have their own scaling, checkpoint and failure settings, a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import sys
@@ -17,11 +18,12 @@ from typing import Any
 from tuner.errors import SpecError
 from tuner.schedulers.from_ray import objective_of
 from tuner.settings import Settings
+from tuner.space import Space
 from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
 from tuner.trials.checkpoints.packages import any_local, ship
 from tuner.trials.checkpoints.storage import absolute
 from tuner.trials.compat import ray_compat
-from tuner.trials.compat.forms import as_function, is_objective, is_trainer, with_metrics
+from tuner.trials.compat.forms import as_function, is_algorithm_config, is_objective, is_trainer, with_metrics
 from tuner.trials.compat.train_loop import LOOP_CONFIG
 
 _ENDLESS = 2**31 - 1  # Ray's max_failures=-1
@@ -38,6 +40,8 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         SpecError: a foreign object asks for something that has no counterpart here.
     """
     given = {**given, "storage": _absolute(given.get("storage")), "checkpoint": _with_storage(given.get("checkpoint"))}
+    if is_algorithm_config(given["space"]):
+        given["space"] = given["space"].to_dict()
     trainable = given["trainable"]
     brought: dict[str, Any] = {}
     for name, read in (("tune_config", tune_config), ("run_config", run_config), ("scaling_config", scaling_config)):
@@ -45,7 +49,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought |= read(given[name])
     brought = _objective(given, brought) | brought
     if not isinstance(trainable, str):
-        trainable, resources = _unwrapped(trainable)
+        trainable, resources = _unwrapped(trainable, given)
         brought = resources | brought
         if is_trainer(trainable):
             brought = _of_trainer(trainable, given) | brought
@@ -226,25 +230,35 @@ def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
     return max(1, int((ray.cluster_resources().get("CPU", 1.0) - 1) // each)) if each else None
 
 
-def _unwrapped(trainable: Any) -> tuple[Any, dict[str, Any]]:
+def _unwrapped(trainable: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Remove the wrappers of `ray.tune`. Return the trainable and the resources of each rank."""
     given, objects = trainable, {}
+    constants = functools.partial(_constants, arguments["space"])
     if isinstance(given, Parameterized):
         trainable, objects = given.trainable, dict(given.objects)
-    trainable, request = ray_compat.without_resources(trainable)
+    trainable, request = ray_compat.without_resources(trainable, constants)
     if (inner := ray_compat.without_parameters(trainable)) is not None:
         trainable, more = inner
         objects = more | objects
-        trainable, within = ray_compat.without_resources(trainable)
+        trainable, within = ray_compat.without_resources(trainable, constants)
         request = request if request is not None else within
     if isinstance(given, Parameterized) and trainable is given.trainable:
         trainable = given
     elif objects:
         trainable = with_parameters(trainable, **objects)
-    return trainable, _bundle(request)
+    return trainable, _bundle(request, explicit=bool(arguments["resources_per_worker"]))
 
 
-def _bundle(request: Any) -> dict[str, Any]:
+def _constants(space: Any) -> dict[str, Any]:
+    """Return what all configurations of a space have in common. The check of the spec names the mistakes of a space."""
+    try:
+        return Space.from_python(space or {}).constants()
+    except SpecError:
+        return {}
+
+
+def _bundle(request: Any, explicit: bool) -> dict[str, Any]:
+    """Return the arguments that a request for resources stands for. explicit: the caller passes `resources_per_worker`."""
     if request is None:
         return {}
     if not hasattr(request, "bundles"):
@@ -252,8 +266,11 @@ def _bundle(request: Any) -> dict[str, Any]:
             "resources that depend on the configuration are not supported; use resources_per_worker", "/trainable"
         )
     if len(request.bundles) != 1:
+        if explicit:
+            return {}
         raise SpecError(
-            f"resources of {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker",
+            f"resources of {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker. "
+            "An algorithm of RLlib needs one bundle if the space has num_env_runners=0",
             "/trainable",
         )
     bundle = dict(request.bundles[0])

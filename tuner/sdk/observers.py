@@ -132,9 +132,8 @@ class Reader:
                     **data["metrics"], "training_iteration": iteration, "timestamp": entry.time, "trial_id": trial.trial_id,
                     "config": trial.config,
                 }  # fmt: skip
-                if (
-                    trial.number not in self._begun
-                ):  # its first report came before the event that says that all ranks have started
+                # The trial's first report can come before the event that says that all ranks have started.
+                if trial.number not in self._begun:
                     trial.status = "running"
                     self._begun.add(trial.number)
                     yield Call("on_trial_start", about)

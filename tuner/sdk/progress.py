@@ -122,7 +122,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.show and self._area is None and self.console.is_terminal:
-            # a thread draws it, so that its clock runs while this thread starts Ray
+            # a thread draws the table, so that its clock runs while this thread starts Ray
             self._live = Live(console=self.console, get_renderable=self._picture, refresh_per_second=8, transient=False)
         self.update()
         if self._live is not None:

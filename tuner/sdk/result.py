@@ -61,7 +61,7 @@ class TrialResult:
     notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
     checkpoint: Checkpoint | None = field(
         repr=False
-    )  # its newest checkpoint; result.best_checkpoint belongs to the best value
+    )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
     COLUMNS: ClassVar[notebook.Columns] = (

@@ -26,7 +26,7 @@ from tuner.search.proposer import Proposer
 
 Floats = NDArray[np.float64]
 
-FLOOR = 1e-32  # lower densities are raised to this, as in HpBandSter
+FLOOR = 1e-32  # the lowest density, to which lower ones are raised, as in HpBandSter
 AT_REST = (TrialState.PAUSED, TrialState.STOPPED, TrialState.COMPLETED)
 
 

@@ -64,6 +64,21 @@ def has_leaf(node: Node) -> bool:
             return False
 
 
+def constants(node: Node) -> Any:
+    """Return the part of a tree that is the same in all configurations. A list that varies is left out as a whole."""
+    match node:
+        case Const(value):
+            return value
+        case Dict(items):
+            return {
+                name: constants(item) for name, item in items.items() if isinstance(item, Dict) or not has_leaf(item)
+            }
+        case List(items, make):
+            return make(constants(item) for item in items)
+        case Leaf() | Function():
+            raise AssertionError(f"{node} varies")
+
+
 def count(node: Node) -> int | None:
     """Return the number of different configurations of a tree, or None if there is no limit."""
     match node:

@@ -12,7 +12,7 @@ from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.space.build import Builder
 from tuner.space.json_form import Reader, Writer, dump, load
-from tuner.space.nodes import Dict, Opaque, count
+from tuner.space.nodes import Dict, Opaque, constants, count
 from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
 from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
@@ -161,6 +161,10 @@ class Space:
                 names = ", ".join(sorted(f.path for f in pending.values()))
                 raise SpecError(f"these functions of sample_from depend on each other: {names}", "/space")
         return thaw(root)  # type: ignore[no-any-return]
+
+    def constants(self) -> dict[str, Any]:
+        """Return the part of a configuration that is the same in all of them."""
+        return constants(self._root)  # type: ignore[no-any-return]
 
     def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
         """Check a point from a user, and return it as flat params. The point may leave out parameters.

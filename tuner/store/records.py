@@ -126,8 +126,8 @@ class ExperimentRecord:
     @property
     def incomplete(self) -> bool:
         """True if the experiment is being imported from another tool, or its import was interrupted."""
-        # In the first versions, an import wrote under epoch 1, as the owner "import". A driver that continues a complete import
-        # is another owner.
+        # In the first versions, an import wrote under epoch 1, as the owner "import". The driver of a complete import has
+        # another owner.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 
@@ -349,7 +349,7 @@ class Changes:
     """The changes between two entries of an experiment's log. Rows have the values that they had when they were read."""
 
     since: int
-    bookmark: Bookmark  # at the last entry; the next changes begin after it
+    bookmark: Bookmark  # at the last entry of these changes; the next changes begin after it
     experiment: ExperimentRecord
     metrics: Sequence[str]
     trials: Sequence[TrialRecord]
@@ -366,7 +366,7 @@ Across = Literal["step", "user_step", "time", "trial_time", "metric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
-    """The curve of one segment. `last_iteration` is the iteration of its newest report, which may be among the omitted ones."""
+    """The curve of one segment. `last_iteration` is that of the segment's newest report, which the curve may omit."""
 
     ordinal: int
     cause: str

@@ -287,7 +287,7 @@ class Trials:
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
-            if cursor.rowcount == 1:  # otherwise the row already has this value
+            if cursor.rowcount == 1:  # otherwise the row already had this value
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:

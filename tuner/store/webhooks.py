@@ -82,7 +82,7 @@ class DeliveryRecord:
     event: str
     state: Literal["pending", "delivered", "failed"]
     attempts: int
-    next_at: float  # the time of the next attempt, if it is pending
+    next_at: float  # the time of the next attempt, if the delivery is pending
     last_status: int | None
     last_error: str | None
     created_at: float
@@ -193,7 +193,7 @@ class Webhooks:
         self._project = project
         self._seen: dict[
             int, int
-        ] = {}  # experiment -> event_seq beyond its cursor up to which there is nothing to send
+        ] = {}  # experiment -> event_seq, beyond the cursor, up to which there is nothing to send
         self._collecting = threading.Lock()
 
     # -- webhooks, which users create ------------------------------------------------------------------------------------

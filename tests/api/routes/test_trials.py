@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -191,11 +194,51 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     assert "is stopped, so it has no running ranks" in answer.json()["detail"]
 
 
+async def test_a_trial_that_another_driver_runs_says_which(
+    client: httpx.AsyncClient, app: FastAPI, sqlite_store: Store
+) -> None:
+    made, *_ = begin(sqlite_store)
+    asked: list[tuple[str, Mapping[str, Any]]] = []
+
+    def profile(segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        asked.append((segment, arguments))
+        answer: Future[dict[str, Any]] = Future()
+        answer.set_result({"found": None})
+        return answer
+
+    app.state.context.look, app.state.context.profile = lambda segment: {}, profile
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}"
+    owner = sqlite_store.experiments.get(made.public_id).driver_owner
+    assert owner
+    for answer in (await client.get(f"{url}/live"), await client.post(f"{url}/profile", json={"rank": 1})):
+        assert answer.status_code == 409
+        assert f"another driver runs them (the newest one of the experiment is {owner})" in answer.json()["detail"]
+    given = {"rank": 1, "kind": "cpu", "duration_s": 5.0, "rate_hz": 100.0}
+    assert asked == [(segment_id(made.public_id, 0, 1), given)]
+
+
+async def test_a_profile_that_waits_ends_with_the_service(
+    client: httpx.AsyncClient, app: FastAPI, sqlite_store: Store
+) -> None:
+    made, *_ = begin(sqlite_store)
+    never: Future[dict[str, Any]] = Future()
+    app.state.context.profile = lambda segment, arguments: never
+    waiting = asyncio.create_task(client.post(f"/api/v1/trials/{trial_id(made.public_id, 0)}/profile"))
+    await asyncio.sleep(0)
+    app.state.context.end()
+    answer = await waiting
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the service ends")
+    assert never.cancelled()
+
+
 async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, *_ = begin(sqlite_store)
     answer = await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/live")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "a script drives this experiment" in answer.json()["detail"]
+    answer = await client.post(f"/api/v1/trials/{trial_id(made.public_id, 0)}/profile")
+    assert answer.status_code == 503
+    assert "a script drives this experiment; ranks can be profiled only" in answer.json()["detail"]
 
 
 async def test_the_curves_of_every_metric(client: httpx.AsyncClient, sqlite_store: Store) -> None:

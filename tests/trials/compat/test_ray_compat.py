@@ -346,3 +346,30 @@ def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Dr
         activate(None)
     assert [m.metrics["loss"] for m in driver.reports] == [1.0, 1 / 2, 1 / 3]
     assert driver.saved == []
+
+
+class Pickled(ray.tune.Trainable):
+    """Saves its type, as the algorithms of RLlib do."""
+
+    def setup(self, config: dict[str, Any], data: list[int]) -> None:
+        self.started_as = (config, data, self.trial_id, self.trial_name, self.logdir)
+
+    def step(self) -> dict[str, Any]:
+        return {"loss": 1.0, "done": True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        content = ray.cloudpickle.dumps({"class": type(self), "as": self.started_as})
+        Path(checkpoint_dir, "state.pkl").write_bytes(content)
+
+    def load_checkpoint(self, checkpoint: Any) -> None: ...
+
+
+def test_a_class_of_ray_is_pickled_as_itself_and_knows_its_trial(driver: Driver, tmp_path: Path) -> None:
+    session = begin(driver)
+    trial = ray_compat.Trial(session)
+    steps = ray_compat.RayTrainable(Pickled, {"lr": 1.0}, {"data": [1]}, trial)
+    steps.save(str(tmp_path))
+    saved = ray.cloudpickle.loads((tmp_path / "state.pkl").read_bytes())
+    assert saved["class"] is Pickled
+    assert saved["as"] == ({"lr": 1.0}, [1], "trl_7", "trial_00007", trial.directory())
+    steps.close()

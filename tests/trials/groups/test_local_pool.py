@@ -18,7 +18,9 @@ import pytest
 from tests.trials.conftest import LocalBench
 from tuner.domain.events import Failure
 from tuner.domain.segments import Verdict
+from tuner.errors import Conflict, SpecError
 from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.profiling import ProfileRequest
 
 
 def _report(checkpoint: Any = None, **metrics: float) -> None:
@@ -101,12 +103,27 @@ def goes_on(config: dict[str, Any]) -> None:
         time.sleep(0.01)
 
 
+def computes(config: dict[str, Any]) -> None:
+    while True:
+        sum(number * number for number in range(20_000))
+        _report(profiled=any(thread.name == "tuner-profile" for thread in threading.enumerate()))
+
+
 def failed(bench: LocalBench, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Failure:
     outcome = bench.run(launch, verdicts)
     assert outcome.kind == "failed", outcome
     assert outcome.failure is not None
     assert outcome.failure.rank in (0, None)
     return outcome.failure
+
+
+def refused_of(bench: LocalBench, launch: Launch) -> str:
+    """Return why rank 0 cannot be profiled, or an empty string."""
+    try:
+        bench.call("profile", launch.segment_id, 0, ProfileRequest(duration_s=0.1))
+    except Conflict as error:
+        return str(error)
+    return ""
 
 
 def pid_of(bench: LocalBench, launch: Launch) -> int:
@@ -230,6 +247,68 @@ def test_an_interrupt_is_answered_at_the_next_report(local_bench: LocalBench) ->
     outcome = running.result(60)
     assert outcome.kind == "left"
     assert outcome.reports == local_bench.reports(launch)[-1].report_no
+
+
+def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(computes)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    long = local_bench.submit(
+        local_bench.host.call("profile", launch.segment_id, 0, ProfileRequest(kind="memory", duration_s=60))
+    )
+
+    assert "rank 0 is being profiled already, for " in refused_of(local_bench, launch)
+    until(lambda: local_bench.reports(launch)[-1].metrics["profiled"])
+    with pytest.raises(SpecError, match="the trial has one rank, 0"):
+        local_bench.call("profile", launch.segment_id, 1, ProfileRequest())
+    assert local_bench.call("profile", "seg_of_another_host", 0, ProfileRequest()) is None
+    local_bench.wait(local_bench.host.interrupt(launch.segment_id, "pause"))
+    assert running.result(60).kind == "left"
+    memory = long.result(60)
+    assert (memory["kind"], memory["complete"]) == ("memory", False), "it ended with the segment"
+    assert memory["memory"]["rss_end_bytes"] > 2**20
+
+    again = local_bench.launch(computes)
+    running = local_bench.begin(again)
+    local_bench.wait_for_report(again)
+    assert pid_of(local_bench, again) == pid_of(local_bench, launch), "a profile does not stop the process's reuse"
+    cpu = local_bench.call("profile", again.segment_id, 0, ProfileRequest(duration_s=0.3))
+    names = [frame["name"] for frame in cpu["speedscope"]["shared"]["frames"]]
+    assert names[0] == "_code.<locals>.dispatch", "without the frames of this package around it"
+    assert "computes" in names
+    assert cpu["speedscope"]["name"] == f"trial {again.trial_number}, rank 0"
+    lost = local_bench.submit(local_bench.host.call("profile", again.segment_id, 0, ProfileRequest(duration_s=60)))
+    assert "rank 0 is being profiled already, for " in refused_of(local_bench, again)
+    until(lambda: local_bench.reports(again)[-1].metrics["profiled"])
+    os.kill(pid_of(local_bench, again), signal.SIGKILL)
+    with pytest.raises(Conflict, match="rank 0 ended while it was being profiled"):
+        lost.result(60)
+    assert running.result(60).kind == "failed"
+
+
+def test_a_rank_that_does_not_answer_is_not_profiled(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(hangs)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    os.kill(pid_of(local_bench, launch), signal.SIGSTOP)
+    with pytest.raises(Conflict, match="rank 0 does not answer: the process is stopped, or a C call holds the GIL"):
+        local_bench.call("profile", launch.segment_id, 0, ProfileRequest())
+    local_bench.call("kill", launch.segment_id, "seen enough")
+    assert running.result(60).kind == "failed"
+
+
+def test_a_trial_that_waits_is_not_profiled(local_bench: LocalBench) -> None:
+    first = local_bench.launch(hangs, scaling={"resources_per_worker": {"CPU": 2}})
+    second = local_bench.launch(hangs, scaling={"resources_per_worker": {"CPU": 2}})
+    running = [local_bench.begin(first)]
+    local_bench.wait_for_report(first)
+    running.append(local_bench.begin(second))
+    until(lambda: local_bench.call("waiting"))
+    with pytest.raises(Conflict, match="the trial does not train yet: it waits for resources"):
+        local_bench.call("profile", second.segment_id, 0, ProfileRequest())
+    for launch in (second, first):
+        local_bench.call("kill", launch.segment_id, "seen enough")
+    assert [one.result(60).kind for one in running] == ["failed", "failed"]
 
 
 def test_stacks_and_figures_of_a_running_trial_and_its_end_by_a_kill(local_bench: LocalBench) -> None:

@@ -13,6 +13,8 @@ import ray
 
 from tests.trials.conftest import Bench
 from tuner.domain.segments import Verdict
+from tuner.errors import SpecError
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.runtime import gradient_sync
 
 pytestmark = pytest.mark.ray
@@ -251,6 +253,13 @@ def test_stacks_and_figures_of_a_running_segment(bench: Bench) -> None:
     assert figures["0"]["rss_bytes"] > 1e7
     assert figures["0"]["cpu_s"] >= 0.2
     assert 0.0 <= figures["1"]["cpu_s"] < 5.0, "of this segment, not of the imports before it"
+    profiles = [bench.call("profile", launch.segment_id, rank, ProfileRequest(duration_s=0.3)) for rank in (0, 1)]
+    for rank, profile in enumerate(profiles):
+        assert profile["speedscope"]["name"] == f"trial {launch.trial_number}, rank {rank}"
+        assert "_chatty" in {frame["name"] for frame in profile["speedscope"]["shared"]["frames"]}
+        assert profile["cpu"]["threads"][0]["name"] == "train"
+    with pytest.raises(SpecError, match="the trial has the ranks 0 to 1"):
+        bench.call("profile", launch.segment_id, 2, ProfileRequest())
     bench.call("kill", launch.segment_id, "seen enough")
     assert ray.get(running, timeout=30).failure.message == "seen enough"
 

@@ -18,7 +18,7 @@ from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_bo
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
 from tuner.driver.hosts.agents import raised
-from tuner.errors import Conflict, DriverSilent, Gone, NotFound, SpecError
+from tuner.errors import Conflict, Gone, NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.store import ExperimentRecord, Store
 
@@ -26,8 +26,6 @@ router = APIRouter(tags=["agents"])
 
 ANSWER_S = 30.0
 """Seconds that the driver may take to commit an agent's message. After that the response is a 503, and the agent tries again."""
-LOOK_S = 0.25
-"""Seconds between two checks of a waiting request that the service is not shutting down."""
 
 ExperimentName = Annotated[
     str, Path(description="the experiment: exp_..., or its name", examples=["exp_0123456789abcdef0123", "digits"])
@@ -195,13 +193,8 @@ async def _ask(
     Raises:
         DriverSilent: the host does not answer in time, or the service shuts down meanwhile.
     """
-    asked = asyncio.wrap_future(here.agents(question, experiment, said))
-    end = asyncio.get_running_loop().time() + patience_s
-    while not (await asyncio.wait({asked}, timeout=LOOK_S))[0]:
-        if here.ending.is_set() or asyncio.get_running_loop().time() >= end:
-            asked.cancel()
-            raise DriverSilent("the service ends" if here.ending.is_set() else "the driver does not answer in time")
-    return raised(asked.result())
+    answer: dict[str, Any] = await here.answered(here.agents(question, experiment, said), patience_s)
+    return raised(answer)
 
 
 def _json(model: Model, status: int = 200) -> Response:

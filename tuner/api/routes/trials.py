@@ -26,11 +26,12 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
+from tuner.driver.hosts.agents import raised
 from tuner.errors import Conflict
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.experiment.neighbours import neighbours as nearest
-from tuner.store import LogQuery, TrialRecord
+from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1
@@ -216,8 +217,48 @@ def neighbours(
 )
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
+    segment = _running(record)
+    if not (found := here.look(segment.public_id)):
+        raise _not_here(here, record)
+    return answer(schemas.Live.of(segment.ordinal, found))
+
+
+@router.post(
+    "/trials/{trial_id}/profile",
+    response_model=schemas.Profile,
+    responses={**NOT_FOUND, **CONFLICT, **BAD, **SILENT},
+    summary="Profile a running rank: where its time goes, or what it allocates.",
+)
+async def profile(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+    """Observe the rank for `duration_s` seconds, and then answer. A rank makes one profile at a time."""
+    given = checked(schemas.ProfileRequest, {} if data is None else data)
+    record = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
+    segment = _running(record)
+    asked = here.profile(segment.public_id, given.model_dump())
+    told: dict[str, Any] = await here.answered(asked, given.duration_s + PROFILE_ANSWER_S)
+    found = raised(told)["found"]
+    if found is None:
+        raise await asyncio.to_thread(_not_here, here, record)
+    shown = schemas.Profile(segment=segment.ordinal, rank=given.rank, **found)
+    return Response(shown.model_dump_json(by_alias=True), 200, {"Cache-Control": "no-store"}, "application/json")
+
+
+PROFILE_ANSWER_S = 45.0
+"""Seconds that the driver and the rank may take to begin a profile and to summarize it."""
+
+
+def _running(record: TrialRecord) -> SegmentRecord:
+    """Return the segment that runs. Raise Conflict if there is none."""
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
-    found = here.look(running[-1].public_id) if running else {}
-    if not found:
-        raise Conflict(f"{trial_id} is {record.state}, so it has no running ranks")
-    return answer(schemas.Live.of(running[-1].ordinal, found))
+    if not running:
+        raise Conflict(f"{record.public_id} is {record.state}, so it has no running ranks")
+    return running[-1]
+
+
+def _not_here(here: Context, record: TrialRecord) -> Conflict:
+    """Return the error of a trial that runs according to the database, but not on the driver of this service."""
+    owner = here.store.experiments.by_id(record.experiment_id).driver_owner
+    return Conflict(
+        f"{record.public_id} has no running ranks on the driver of this service: they have just ended, or another driver "
+        f"runs them (the newest one of the experiment is {owner or 'unknown'})"
+    )

@@ -13,7 +13,7 @@ from tuner.settings import Settings
 
 METHODS = (
     "agent", "checkpoint", "close", "cluster", "draw", "drive", "end", "figures", "live", "look", "news", "note", "object",
-    "poke", "report", "rest", "start", "status", "take_logs",
+    "poke", "profile", "report", "rest", "start", "status", "take_logs",
 )  # fmt: skip
 """The methods of `Host` that other processes call."""
 

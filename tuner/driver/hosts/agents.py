@@ -39,6 +39,7 @@ from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups, S
 from tuner.errors import Conflict, DriverSilent, Gone, NotFound, Retryable, SpecError, StoreError, TunerError
 from tuner.trials.groups.manager import Logs
 from tuner.trials.messages.launch import Launch, Resend
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.runtime.code import resolve
 
 LEASE_S = 60.0
@@ -253,6 +254,18 @@ class AgentGroups(SegmentGroups):
         lease = self._segments.get(segment_id)
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
 
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Raise Conflict if a segment runs on an agent, which this host cannot profile. Return None for other segments."""
+        lease = self._segments.get(segment_id)
+        if lease is None:
+            return None
+        if not lease.name:
+            raise Conflict("the trial does not train yet: it waits for an agent")
+        raise Conflict(
+            f"this trial runs on the agent {lease.agent}, and ranks of agents cannot be profiled from here; on the agent's "
+            "machine, py-spy can profile the process"
+        )
+
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """Return nothing: agents do not report their resource usage."""
         return {}
@@ -269,10 +282,8 @@ class AgentGroups(SegmentGroups):
             if question == "ask":
                 return {"assignment": await self._ask(experiment, arguments)}
             return await self._about_lease(question, experiment, arguments)
-        except SpecError as error:
-            return {"error": "SpecError", "errors": error.errors}
-        except (Gone, NotFound, Conflict, DriverSilent) as error:
-            return {"error": type(error).__name__, "detail": str(error)}
+        except REFUSALS as error:
+            return refusal(error)
 
     async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """Lend a segment and return it as JSON; None if none is ready within `wait_s`.
@@ -581,8 +592,19 @@ class AgentExecutor:
 # -- messages ----------------------------------------------------------------------------------------------------------------
 
 
+REFUSALS = (SpecError, Gone, NotFound, Conflict, DriverSilent)
+"""The errors that a host answers to a request that a service passes on."""
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """Return the answer that contains an error, from which `raised` makes the error again."""
+    if isinstance(error, SpecError):
+        return {"error": "SpecError", "errors": error.errors}
+    return {"error": type(error).__name__, "detail": str(error)}
+
+
 def raised(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer that `AgentGroups.answer` gave. If the answer contains an error, raise that error instead."""
+    """Return the answer that `AgentGroups.answer` or `Host.profile` gave. If it contains an error, raise that error instead."""
     match answer.get("error"):
         case None:
             return answer

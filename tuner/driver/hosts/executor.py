@@ -15,6 +15,7 @@ from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, V
 from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Standing, ordinary
 from tuner.trials.groups.manager import Logs
 from tuner.trials.messages.launch import Inbox, Launch, Resend
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
 
 
@@ -94,6 +95,14 @@ class SegmentGroups(Protocol):
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return, for each rank of a segment, its current Python stacks, or the reason why there are none."""
+
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Profile a rank of a segment. Return None if the segment does not run here.
+
+        Raises:
+            Conflict: the rank cannot be profiled now.
+            SpecError: there is no such rank.
+        """
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """Return the current resource use of each rank of a segment that answers."""

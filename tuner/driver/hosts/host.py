@@ -25,7 +25,7 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.agents import AgentExecutor, AgentGroups
+from tuner.driver.hosts.agents import REFUSALS, AgentExecutor, AgentGroups, refusal
 from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
@@ -46,6 +46,7 @@ from tuner.trials.groups.admission import Standing
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address, ReportServer
 
 log = logging.getLogger(__name__)
@@ -398,6 +399,20 @@ class Host:
             stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
             found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
         return found
+
+    async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Profile a rank of a segment. Return {"found": the profile}; None in it if the segment does not run here.
+
+        arguments: "rank", and the fields of a `ProfileRequest`. An error becomes {"error": ...}, see `raised`.
+        """
+        request = ProfileRequest(**{name: value for name, value in arguments.items() if name != "rank"})
+        try:
+            for groups in self._all_groups():
+                if (found := await groups.profile(segment_id, arguments["rank"], request)) is not None:
+                    return {"found": found}
+        except REFUSALS as error:
+            return refusal(error)
+        return {"found": None}
 
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON, made by `tuner.driver.hosts.overview`."""

@@ -41,6 +41,9 @@ LOOK_S = 10.0
 """Timeout in seconds of a request to the driver host about ranks or the cluster."""
 
 
+SLOW = ("agent", "profile")
+"""The methods of the host whose answers may take long."""
+
 MODULES = ("tuner.driver.hosts.shared",)
 """The modules that this process imports before it asks for the address of Ray. They import Ray."""
 
@@ -132,8 +135,8 @@ class Link:
             question = json.loads(line)
             if question["ask"] == "poke":
                 self._poke()
-            elif question["ask"] == "agent":
-                self._pass_on(question["id"], question["args"])
+            elif question["ask"] in SLOW:
+                self._pass_on(question["id"], question["ask"], question["args"])
             else:
                 asked = (question["id"], question["ask"], question["args"])
                 threading.Thread(target=self._ask, args=asked, daemon=True).start()
@@ -144,8 +147,8 @@ class Link:
             with contextlib.suppress(Exception):
                 host.poke.remote()
 
-    def _pass_on(self, number: int, args: Sequence[Any]) -> None:
-        """Pass a request of an agent on to the driver host. The answer may take long, so no thread waits for it."""
+    def _pass_on(self, number: int, method: str, args: Sequence[Any]) -> None:
+        """Pass a request on to the driver host. The answer may take long, so no thread waits for it."""
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
@@ -157,7 +160,7 @@ class Link:
                 self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
         try:
-            host.agent.remote(*args).future().add_done_callback(answered)
+            getattr(host, method).remote(*args).future().add_done_callback(answered)
         except Exception as error:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 

@@ -73,7 +73,7 @@ class Budget:
         if self.total is None:
             return False
         whole = self.total * self._end
-        if spent + min(self._end, whole / 2) < whole:  # no more than this can be reserved
+        if spent + min(self._end, whole / 2) < whole:  # even the largest reserve leaves some of the budget
             return False
         reserved = 0.0
         if spent < whole and (leader := self.leader(finishing, trials)) is not None:

@@ -297,7 +297,7 @@ class FreezeThawScheduler(Scheduler):
                 return () if number in state.finishing else (Note(trial=number, reason=why),)
             return (Stop(trial=number, reason=f"stopped at {here}: {self._budget.why_spent()}"),)
         if not self._lies_inside(trials[number]):
-            why = "its configuration does not lie in the search space, which was changed, so the model cannot judge it"
+            why = "its configuration does not lie in the changed search space, so the model cannot judge the trial"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if trials[number].tags.get("scout") and fact.t < self._scout_end:
             return ()

@@ -26,7 +26,7 @@ class FreezeThawState:
     clock: dict[int, tuple[float, float | None]] = field(
         default_factory=dict
     )  # trial -> (t, time) of its newest report
-    ordinal: int = 0  # counts the facts that a decision may depend on; part of the decision's random key
+    ordinal: int = 0  # number of facts that a decision may depend on; part of the decision's random key
     held: int | None = (
         None  # the trial that has just reported at a new level, if that report is the newest fact in `ordinal`
     )

@@ -42,7 +42,7 @@ class Move:
     """A configuration that a trial has from a certain training iteration on, and the donor if it was copied."""
 
     trial: int
-    iteration: int  # the iteration of the checkpoint that it starts from
+    iteration: int  # the iteration of the checkpoint that the move starts from
     params: dict[str, Any]
     donor: int | None = None
     donors_moves: int = 0  # number of the donor's configurations at the time of the copy

@@ -12,7 +12,7 @@ from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import Cursor
 
 Begins = float | Mapping[int, float]
-"""The time that is zero on an axis: the same for all segments, or by the id of the segment."""
+"""The time at which an axis is zero: one time for all segments, or segment id -> time."""
 
 # The last report of a segment that is followed by another one. Its metrics may be any of the experiment's.
 _SEGMENTS = """
@@ -27,7 +27,7 @@ ORDER BY s.trial_id, s.ordinal"""
 def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> dict[int, float]:
     """Return segment id -> the time at which the trial's clock would have been zero if it had run without a break.
 
-    A point's place on the clock is its time minus this one.
+    A point's place on the clock is the time of the point minus this time.
 
     Args:
         cursor: a cursor of a transaction.
@@ -47,7 +47,7 @@ def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None)
 
 
 def among(cursor: Cursor, trials: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a trial t is one of those with these numbers, and its parameters."""
+    """Return an SQL condition that is true if trial t has one of these numbers, and the condition's parameters."""
     if cursor.backend == "sqlite":
         return "AND t.number IN (SELECT value FROM json_each(?))", (dumps(list(trials)),)
     return "AND t.number = ANY(?::int[])", (list(trials),)

@@ -339,7 +339,7 @@ def _records(
     segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
     numbers = records["first_no"].astype(np.int64)
     steps = np.diff(segments)
-    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually they are already in order
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # usually the rows are already in order
         order = np.lexsort((numbers, segments))
         return records[order], segments[order]
     return records, segments
@@ -420,7 +420,7 @@ def _drawn(
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Set `x` to what the reports themselves say: the training code's step, or a metric. Leave out reports without it."""
+    """Replace `x` with the training code's step or a metric, from the reports themselves. Leave out reports without it."""
     query = _USER_STEPS
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))
@@ -473,7 +473,7 @@ def _points(
     match across:
         case "time" | "trial_time":
             x = records[f"{point}_time"][at] - _begins_of(segments[at], begins)
-        case _:  # `_looked_up` replaces it on other axes than "step"
+        case _:  # on an axis other than "step", `_looked_up` replaces x
             x = records[f"{point}_step"][at].astype(np.float64)
     return segments[at], number, x, records[f"{point}_value"][at]
 

@@ -84,7 +84,7 @@ def migrate(engine: Engine) -> None:
             ) from error
         finally:
             if lite:
-                connection.invalidate()  # so that the connection, whose foreign keys are off, is not used again
+                connection.invalidate()  # so that nothing uses this connection again, whose foreign keys are off
 
 
 def _check_references(connection: Connection) -> None:

@@ -55,6 +55,8 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
+TRAINABLE_TRIAL = "TRIAL_INFO"
+"""The global variable with which a `ray.tune.Trainable` finds its trial in its configuration."""
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
 """The attribute that `ray.tune.with_resources` sets. `TUNE_WRAPPERS` is the module that defines that function."""
@@ -100,7 +102,9 @@ def _missing_of_tune() -> list[str]:
 
     used = {*tune.Trainable.__init__.__code__.co_names, *vars(tune.Trainable)}
     found = [
-        f"ray.tune.Trainable.{name} is gone" for name in (*TRAINABLE_COUNTS, *TRAINABLE_DIRECTORY) if name not in used
+        f"ray.tune.Trainable.{name} is gone"
+        for name in (*TRAINABLE_COUNTS, *TRAINABLE_DIRECTORY, TRAINABLE_TRIAL)
+        if name not in used
     ]
 
     def function(config: dict[str, Any], data: Any) -> None: ...
@@ -434,7 +438,7 @@ class RayTrainable:
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
         from ray.tune import Trainable
 
-        self._object = _in_trial(cls, objects, trial)(dict(config))
+        self._object = _in_trial(cls, config, objects, trial)
         self._trial = trial
         self.saves = cls.save_checkpoint is not Trainable.save_checkpoint  # type: ignore[attr-defined]
 
@@ -476,25 +480,33 @@ _STATE = "_trainable_state.pkl"
 _COUNTS = "_trainable_counts.json"
 
 
-def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
-    """Return a subclass of the Trainable with the directory, the names and the resources of the trial."""
+def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> Any:
+    """Return an object of the Trainable with the directory, the names and the resources of the trial.
 
-    def setup(self: Any, config: dict[str, Any]) -> None:
-        cls.setup(self, config, **objects)
+    Its type is the class itself, not a subclass: RLlib pickles it with each checkpoint, and a checkpoint must also be
+    readable elsewhere.
+    """
+    from ray.tune.result import TRIAL_INFO
 
-    def _setup_logdir(self: Any) -> None:
-        self._logdir = trial.directory()
+    made = cls.__new__(cls)
+    made._setup_logdir = lambda: setattr(made, TRAINABLE_DIRECTORY[0], trial.directory())
+    made.setup = lambda config: cls.setup(made, config, **objects)
+    made.__init__({**config, TRIAL_INFO: _TrialInfo(trial)})
+    del made._setup_logdir, made.setup
+    return made
 
-    methods = {
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "setup": setup,
-        "_setup_logdir": _setup_logdir,
-        "trial_id": property(lambda self: trial.context.trial_id),
-        "trial_name": property(lambda self: f"trial_{trial.context.trial_number:05d}"),
-        "trial_resources": property(lambda self: trial.resources()),
-    }
-    return type(cls.__name__, (cls,), methods)
+
+class _TrialInfo:
+    """The object in which a `ray.tune.Trainable` looks up what it knows of its trial."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self.trial_id = trial.context.trial_id
+        self.trial_name = f"trial_{trial.context.trial_number:05d}"
+
+    @property
+    def trial_resources(self) -> Any:
+        return self._trial.resources()
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -521,14 +533,15 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
     return None
 
 
-def without_resources(trainable: Any) -> tuple[Any, Any]:
+def without_resources(trainable: Any, constants: Callable[[], Mapping[str, Any]] = dict) -> tuple[Any, Any]:
     """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
-    A class may also request resources itself. The resources are None if none are requested.
+    A class may also request resources itself. The resources are None if none are requested. constants: a function that
+    returns what all configurations have in common, on which the request of a class may depend.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)
-        return trainable, request({}) if request is not None else None
+        return trainable, request(dict(constants())) if request is not None else None
     request = getattr(trainable, TUNE_RESOURCES, None)
     if request is None or not isinstance(trainable, FunctionType):
         return trainable, request

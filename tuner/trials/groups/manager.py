@@ -23,6 +23,7 @@ from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFil
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable
 
 log = logging.getLogger(__name__)
@@ -242,6 +243,11 @@ class GroupManager:
         """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
+
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Profile a rank; see `SegmentRun.profile`. Return None if the segment does not run here."""
+        running = self._running.get(segment_id)
+        return await running.profile(rank, request) if running is not None else None
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """Return the CPU seconds, the memory and the GPU memory of each rank that answers, by rank."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tuner.domain.logs import LogChunk
+from tuner.errors import Conflict, SpecError
 from tuner.trials.groups.group import Group
 from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.lost import lost_errors
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import Progress
 
 ANSWER_S = 2.0
@@ -19,6 +23,10 @@ SAVING_S = 600.0
 """Seconds that a rank may take to save its last checkpoint, even if `hang_timeout_s` is shorter."""
 LOOK_S = 1.0
 """Seconds between two checks whether a rank is still saving its last checkpoint."""
+PROFILE_S = 30.0
+"""Seconds that a rank may take to summarize a profile, or to answer if a C call holds the GIL."""
+WHY_SILENT = "the process is stopped, or a C call holds the GIL"
+SILENT = f"does not answer: {WHY_SILENT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class SegmentRun:
     over: bool = False
     interrupt: str | None = None  # an interrupt that arrived while the ranks were getting ready
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending questions, by rank
+    profiling: dict[int, float] = field(default_factory=dict)  # rank -> when its profile ends, by the monotonic clock
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
@@ -90,8 +99,47 @@ class SegmentRun:
     async def stacks(self) -> dict[str, str]:
         """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
         answers = await self.ask("stacks")
-        silent = "no answer: the process is stopped, or a C call holds the GIL"
-        return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}
+        return {
+            str(rank): found if isinstance(found, str) else f"no answer: {WHY_SILENT}"
+            for rank, found in answers.items()
+        }
+
+    async def profile(self, rank: int, request: ProfileRequest) -> dict[str, Any]:
+        """Let a rank profile itself, and return the profile. It is shorter if the segment ends first.
+
+        Raises:
+            Conflict: the rank cannot be profiled now, or was lost.
+            SpecError: there is no such rank.
+        """
+        if not self.training or self.group is None:
+            raise Conflict("the trial does not train yet: it waits for resources, or its ranks get ready")
+        actors = self.group.actors
+        if rank >= len(actors):
+            ranks = "one rank, 0" if len(actors) == 1 else f"the ranks 0 to {len(actors) - 1}"
+            raise SpecError(f"the trial has {ranks}", "/rank")
+        if (until := self.profiling.get(rank)) is not None:
+            left = max(0.0, until - time.monotonic())
+            raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
+        self.profiling[rank] = time.monotonic() + request.duration_s
+        try:
+            return await self._profile(actors[rank], rank, request)
+        finally:
+            del self.profiling[rank]
+
+    async def _profile(self, actor: Any, rank: int, request: ProfileRequest) -> dict[str, Any]:
+        segment_id, end = self.launch.segment_id, time.monotonic() + request.duration_s
+        if refused := await _ask(actor, rank, "start_profile", segment_id, request):
+            raise Conflict(f"rank {rank} {refused}")
+        while self.training and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, LOOK_S / 5))
+        last = time.monotonic() + PROFILE_S
+        while (found := await _ask(actor, rank, "take_profile", segment_id, last=last)) is None:
+            if time.monotonic() >= last:
+                raise Conflict(f"rank {rank} {SILENT}")
+            await asyncio.sleep(LOOK_S / 20)
+        if "error" in found:
+            raise Conflict(f"rank {rank} could not be profiled: {found['error']}")
+        return dict(found)
 
     async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
         """Return whether one of these ranks is leaving its training function and still has to commit a checkpoint.
@@ -107,6 +155,18 @@ class SegmentRun:
         if too_long:
             return any(isinstance(a, Progress) and a.saving and a.waiting for a in answers)
         return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers)
+
+
+async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0) -> Any:
+    """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, and then raise."""
+    while True:
+        try:
+            return await asyncio.wait_for(answer(getattr(actor, question).remote(*arguments)), ANSWER_S)
+        except TimeoutError:
+            if time.monotonic() >= last:
+                raise Conflict(f"rank {rank} {SILENT}") from None
+        except lost_errors() as error:
+            raise Conflict(f"rank {rank} ended while it was being profiled") from error
 
 
 async def answer(ref: Any) -> Any:

@@ -49,10 +49,25 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
         "rss_bytes": float(int(fields[21]) * _PAGE),
         "threads": float(fields[17]),
     }
+    return found | gpu_usage()
+
+
+def rss_bytes() -> int:
+    """Return the resident memory of this process, without its children."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def cuda() -> Any | None:
+    """Return `torch.cuda` if this process uses a GPU with torch; else None."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        found |= _gpu_usage(torch.cuda)
-    return found
+    found = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda if found and torch is not None else None
+
+
+def gpu_usage() -> dict[str, float]:
+    """Return the values of `usage` about GPUs."""
+    used = cuda()
+    return _gpu_usage(used) if used is not None else {}
 
 
 def _children_cpu_s(pid: int) -> float:

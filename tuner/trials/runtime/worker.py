@@ -33,6 +33,7 @@ from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.lost import unavailable_errors
+from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
@@ -46,6 +47,7 @@ from tuner.trials.runtime.logs import OWN, Capture, note_exits
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.outbox import Outbox
 from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.runtime.profiler import Profiler, Subject
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -80,7 +82,7 @@ class _Segment:
                 self.ended.set()
 
 
-CONTROL = ("hold", "release", "progress", "stacks", "usage")
+CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "take_profile", "usage")
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 
 
@@ -117,6 +119,7 @@ class Rank:
         self._dirty: str | None = None
         self._experiment: str | None = None
         self._undo: list[Callable[[], Any]] = []
+        self._profiler = Profiler()
         _own_process_group()
         os.environ[session.RANK_PROCESS] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -284,6 +287,19 @@ class Rank:
             for ident, frame in frames
             if not names.get(ident, "").startswith(("ray_", "tuner-"))
         )
+
+    def start_profile(self, segment_id: str, request: ProfileRequest) -> str | None:
+        """Begin to profile this process in the background. Return None, or the reason why that is not possible."""
+        segment = self._segment
+        if segment is None or segment.launch.segment_id != segment_id or segment.ended.is_set():
+            return "has ended"
+        name = f"trial {segment.launch.trial_number}, rank {segment.session.context.world_rank}"
+        thread = segment.thread.ident if segment.thread is not None else None
+        return self._profiler.start(Subject(segment_id, name, thread, segment.ended), request)
+
+    def take_profile(self, segment_id: str) -> dict[str, Any] | None:
+        """Return the profile that was begun last; None while it is being made."""
+        return self._profiler.take(segment_id)
 
     def usage(self) -> dict[str, float]:
         """Return this rank's use of CPU, memory and GPUs, as `process_stats.usage` does.

@@ -15,6 +15,7 @@ import type {
   Experiment,
   Page,
   Problem,
+  ProfileAsked,
   SegmentItem,
   Webhook,
 } from "./types";
@@ -318,6 +319,11 @@ export const api = {
     answered(
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
+    ),
+  /** Observe a rank. The answer comes when the time is over. */
+  profile: (id: string, body: ProfileAsked) =>
+    answered(
+      http.POST("/api/v1/trials/{trial_id}/profile", { params: { path: { trial_id: id } }, body: body as never }),
     ),
   neighbours: (id: string, limit: number, signal?: AbortSignal) =>
     answered(

@@ -594,6 +594,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Profile a running rank: where its time goes, or what it allocates.
+         * @description Observe the rank for `duration_s` seconds, and then answer. A rank makes one profile at a time.
+         */
+        post: operations["trials_profile"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/checkpoints/{checkpoint_id}": {
         parameters: {
             query?: never;
@@ -1156,6 +1176,34 @@ export interface components {
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
+        };
+        /** AllocatingLine */
+        AllocatingLine: {
+            /**
+             * File
+             * @description the path of its file on the rank's machine
+             */
+            file: string;
+            /**
+             * Line
+             * @description its number in the file
+             */
+            line: number;
+            /**
+             * Code
+             * @description its text, or its place if the file cannot be read
+             */
+            code: string;
+            /**
+             * Bytes
+             * @description memory that it allocated during the profile and that still exists at its end
+             */
+            bytes: number;
+            /**
+             * Blocks
+             * @description number of blocks of this memory
+             */
+            blocks: number;
         };
         /**
          * Assignment
@@ -1917,6 +1965,37 @@ export interface components {
              * @default 0
              */
             cancelled: number;
+        };
+        /**
+         * CpuProfile
+         * @description The figures of a profile of the kind `cpu`.
+         */
+        CpuProfile: {
+            /**
+             * Samples
+             * @description number of samples that were taken; fewer than asked if a C call held the GIL
+             */
+            samples: number;
+            /**
+             * Rate Hz
+             * @description samples per second that were asked for
+             */
+            rate_hz: number;
+            /**
+             * Cpu S
+             * @description CPU seconds that the process and its children used meanwhile
+             */
+            cpu_s: number;
+            /**
+             * Sampler Cpu S
+             * @description CPU seconds of the sampling itself, which is its cost
+             */
+            sampler_cpu_s: number;
+            /**
+             * Threads
+             * @description the threads, in the order of the profiles
+             */
+            threads: components["schemas"]["ProfiledThread"][];
         };
         /** CurveSegment */
         CurveSegment: {
@@ -3027,6 +3106,62 @@ export interface components {
              */
             items: components["schemas"]["LogItem"][];
         };
+        /**
+         * MemoryProfile
+         * @description The figures of a profile of the kind `memory`.
+         */
+        MemoryProfile: {
+            /**
+             * Lines
+             * @description the lines of code with the most memory, the largest first
+             */
+            lines: components["schemas"]["AllocatingLine"][];
+            /**
+             * Traced Bytes
+             * @description memory that Python allocated and that still exists at the end
+             */
+            traced_bytes: number;
+            /**
+             * Traced Peak Bytes
+             * @description the most of it at one time; null if the training code had started tracemalloc
+             */
+            traced_peak_bytes: number | null;
+            /**
+             * Tracer Bytes
+             * @description memory that the tracing itself needed
+             */
+            tracer_bytes: number;
+            /**
+             * Rss Start Bytes
+             * @description resident memory of the process at the start
+             */
+            rss_start_bytes: number;
+            /**
+             * Rss End Bytes
+             * @description resident memory of the process at the end
+             */
+            rss_end_bytes: number;
+            /**
+             * Rss Peak Bytes
+             * @description the most resident memory that was seen
+             */
+            rss_peak_bytes: number;
+            /**
+             * Gpu Start Bytes
+             * @description GPU memory that torch had allocated at the start
+             */
+            gpu_start_bytes: number | null;
+            /**
+             * Gpu End Bytes
+             * @description GPU memory that torch had allocated at the end
+             */
+            gpu_end_bytes: number | null;
+            /**
+             * Gpu Summary
+             * @description torch.cuda.memory_summary of each GPU that the rank uses
+             */
+            gpu_summary: string | null;
+        };
         /** MetricCurve */
         MetricCurve: {
             /**
@@ -3256,6 +3391,62 @@ export interface components {
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
+        };
+        /**
+         * Profile
+         * @description The activity of a rank during some seconds.
+         */
+        Profile: {
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
+            segment: number;
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
+            rank: number;
+            /**
+             * Kind
+             * @description what was observed
+             * @enum {string}
+             */
+            kind: "cpu" | "memory";
+            /**
+             * Duration S
+             * @description seconds for which it was observed
+             */
+            duration_s: number;
+            /**
+             * Complete
+             * @description false if the segment ended before the time was over
+             */
+            complete: boolean;
+            /**
+             * Notes
+             * @description what the profile cannot show
+             */
+            notes: string[];
+            /** @description the figures of a profile of the kind cpu */
+            cpu: components["schemas"]["CpuProfile"] | null;
+            /** @description the figures of a profile of the kind memory */
+            memory: components["schemas"]["MemoryProfile"] | null;
+            /** @description the stacks, as a file for https://www.speedscope.app */
+            speedscope: components["schemas"]["Speedscope"];
+        };
+        /** ProfiledThread */
+        ProfiledThread: {
+            /**
+             * Name
+             * @description the name of the thread; the function runs in the thread `train`
+             */
+            name: string;
+            /**
+             * Cpu S
+             * @description CPU seconds that it used meanwhile; null if it ended
+             */
+            cpu_s: number | null;
         };
         /**
          * Replay
@@ -3723,6 +3914,114 @@ export interface components {
              * @description the importance of the parameter, from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Speedscope
+         * @description A file that https://www.speedscope.app opens.
+         */
+        Speedscope: {
+            /**
+             * $Schema
+             * @description the URL of the format's schema
+             */
+            $schema: string;
+            /**
+             * Name
+             * @description the trial and the rank
+             */
+            name: string;
+            /**
+             * Exporter
+             * @description the version of tuner that wrote it
+             */
+            exporter: string;
+            /**
+             * Activeprofileindex
+             * @description the profile to show first
+             * @default 0
+             */
+            activeProfileIndex: number;
+            /** @description what the profiles share */
+            shared: components["schemas"]["SpeedscopeShared"];
+            /**
+             * Profiles
+             * @description one item for each thread; the one that trains first
+             */
+            profiles: components["schemas"]["SpeedscopeProfile"][];
+        };
+        /**
+         * SpeedscopeFrame
+         * @description A line of code that was being executed.
+         */
+        SpeedscopeFrame: {
+            /**
+             * Name
+             * @description the function; in a memory profile, the line of code
+             */
+            name: string;
+            /**
+             * File
+             * @description the path of its file on the rank's machine
+             */
+            file: string;
+            /**
+             * Line
+             * @description the line that was being executed; 0 if it is not known
+             */
+            line: number;
+        };
+        /**
+         * SpeedscopeProfile
+         * @description The stacks of one thread, or the stacks that allocated memory.
+         */
+        SpeedscopeProfile: {
+            /**
+             * Type
+             * @description always sampled
+             * @default sampled
+             * @constant
+             */
+            type: "sampled";
+            /**
+             * Name
+             * @description the thread, or the kind of memory
+             */
+            name: string;
+            /**
+             * Unit
+             * @description the unit of the weights
+             * @enum {string}
+             */
+            unit: "seconds" | "bytes";
+            /**
+             * Startvalue
+             * @description always 0
+             * @default 0
+             */
+            startValue: number;
+            /**
+             * Endvalue
+             * @description the sum of the weights
+             */
+            endValue: number;
+            /**
+             * Samples
+             * @description each stack once, the outermost frame first, as indices into the frames
+             */
+            samples: number[][];
+            /**
+             * Weights
+             * @description the weight of each stack, the largest first
+             */
+            weights: number[];
+        };
+        /** SpeedscopeShared */
+        SpeedscopeShared: {
+            /**
+             * Frames
+             * @description the frames of all profiles
+             */
+            frames: components["schemas"]["SpeedscopeFrame"][];
         };
         /**
          * StartCheckpoint
@@ -5413,6 +5712,37 @@ export interface components {
             params: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * ProfileRequest
+         * @description The body of a request to profile a rank.
+         */
+        ProfileRequest: {
+            /**
+             * Rank
+             * @description which rank
+             * @default 0
+             */
+            rank: number;
+            /**
+             * Kind
+             * @description cpu: sample the Python stacks of its threads; memory: trace what Python allocates
+             * @default cpu
+             * @enum {string}
+             */
+            kind: "cpu" | "memory";
+            /**
+             * Duration S
+             * @description seconds to observe it; the answer comes after this time
+             * @default 5
+             */
+            duration_s: number;
+            /**
+             * Rate Hz
+             * @description samples per second; it has no effect on memory profiles
+             * @default 100
+             */
+            rate_hz: number;
         };
         /**
          * Continuation
@@ -8562,6 +8892,114 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_profile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ProfileRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
+                };
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the current state of the object in the path does not allow the request */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;

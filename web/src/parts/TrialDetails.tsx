@@ -1,6 +1,6 @@
 import { Anchor, Skeleton, Tabs } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import type { ReactNode } from "react";
+import { lazy, Suspense, type ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../api/types";
@@ -23,6 +23,8 @@ import { Usage } from "./Usage";
 import { useNow } from "./useNow";
 import classes from "./TrialDetails.module.css";
 
+const Profile = lazy(() => import("./Profile"));
+
 interface TrialDetailsProps {
   id: string;
   experiment: Experiment;
@@ -33,7 +35,7 @@ interface TrialDetailsProps {
   address: Address;
 }
 
-const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage"];
+const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage", "profile"];
 
 /** Everything known of one trial: what it is, how it went, why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
@@ -59,6 +61,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
+          <Tabs.Tab value="profile">Profile</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview">
           <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} />
@@ -78,6 +81,13 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         </Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
         <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
+        <Tabs.Panel value="profile">
+          {tab === "profile" && (
+            <Suspense fallback={<Skeleton height={120} />}>
+              <Profile trial={trial} />
+            </Suspense>
+          )}
+        </Tabs.Panel>
       </Tabs>
     </div>
   );

@@ -1,0 +1,139 @@
+"""Profiles of running trials over HTTP: on the local executor, with roles and the audit trail; refused for agents."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import invariants
+from tests.agents.conftest import SPEC, AgentService
+from tuner.client.synchronous import connect
+from tuner.errors import Conflict, NotAllowed, ServiceError, SpecError
+from tuner.store import Store
+from tuner.store.access import Role
+
+STEADY: dict[str, Any] = {
+    **SPEC,
+    "name": "steady",
+    "executor": "local",
+    "entrypoint": "tests.jobs:steady",
+    "num_samples": 1,
+}
+
+
+@pytest.fixture
+def service(sqlite_url: str, tmp_path: Path) -> Iterator[AgentService]:
+    """Yield a service that asks for tokens. Its driver runs trials in processes of this machine, or lends them to agents."""
+    service = AgentService(tmp_path, sqlite_url, auth="on")
+    try:
+        service.start_host()
+        service.start_api()
+        service.client.headers["Authorization"] = f"Bearer {token(service, Role.EDITOR)}"
+        yield service
+    finally:
+        service.close()
+    with Store.open(sqlite_url) as store:
+        invariants.check_all(store, set())
+
+
+def token(service: AgentService, role: Role) -> str:
+    secret, _ = service.store.access.create_token(str(role), role)
+    return secret
+
+
+def begun(service: AgentService) -> tuple[str, str]:
+    """Create an experiment, wait until its trial trains, and return the ids of both."""
+    consts = {"steps": 1_000_000, "told": str(service.settings.home)}
+    space = {**SPEC["space"], **{name: {"type": "const", "value": value} for name, value in consts.items()}}
+    name = service.create(**{**STEADY, "space": space})
+    [trial] = service.until("a report", lambda: [one for one in service.trials(name) if one["iteration"]])
+    return name, trial["id"]
+
+
+def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:
+    name, trial = begun(service)
+    with connect(service.url, token=token(service, Role.EDITOR)) as client:
+        handle = client.experiment(name).trial(0)
+        profile = handle.profile(duration_s=0.5, rate_hz=50)
+        assert (profile.rank, profile.segment, profile.kind, profile.complete) == (0, 1, "cpu", True)
+        assert profile.cpu is not None
+        assert profile.cpu.threads[0].name == "train"
+        assert 10 < profile.cpu.samples < 50
+        lines = [line for line in profile.collapsed().splitlines() if line.startswith("train;")]
+        assert all(line.startswith("train;steady (jobs.py:") for line in lines)
+        assert sum(int(line.rpartition(" ")[2]) for line in lines) == pytest.approx(profile.duration_s * 1e6, rel=0.01)
+        assert '"$schema":"https://www.speedscope.app/' in profile.speedscope_json()
+        memory = handle.profile(kind="memory", duration_s=0.2).memory
+        assert memory is not None
+        assert memory.rss_end_bytes > 2**20
+        long: list[Any] = []
+        other = threading.Thread(target=lambda: long.append(once_free(lambda: handle.profile(duration_s=60))))
+        other.start()
+        service.until("the other profile", lambda: ("s more" in (why := refusal(service, trial))) and seconds(why) > 1)
+        client.experiment(name).cancel()
+        other.join(60)
+        assert not long[0].complete, "it ends with the segment"
+        with pytest.raises(Conflict, match="is cancelled, so it has no running ranks"):
+            service.ended(name)
+            handle.profile()
+    with connect(service.url, token=token(service, Role.VIEWER)) as viewer:
+        assert viewer.experiment(name).get().state == "cancelled"
+        with pytest.raises(NotAllowed, match="needs the role editor"):
+            viewer.experiment(name).trial(0).profile()
+    expected = {("editor", 200), ("editor", 409), ("viewer", 403)}
+
+    def noted() -> bool:  # an entry is written after the answer was sent
+        trail = service.store.access.trail()
+        return {(one.actor, one.status) for _, one in trail if one.path.endswith("/profile")} == expected
+
+    service.until("the entries of the audit trail", noted)
+
+
+def once_free(profile: Callable[[], Any]) -> Any:
+    """Make a profile once the rank is not being profiled."""
+    while True:
+        try:
+            return profile()
+        except Conflict as error:
+            if "is being profiled already" not in str(error):
+                raise
+
+
+def seconds(why: str) -> int:
+    """Return the seconds of "rank 0 is being profiled already, for 59 s more"."""
+    return int(why.split()[-3])
+
+
+def refusal(service: AgentService, trial: str) -> str:
+    answer = service.client.post(f"/trials/{trial}/profile", json={"duration_s": 0.1})
+    return str(answer.json()["detail"]) if answer.status_code == 409 else ""
+
+
+def test_what_cannot_be_profiled_says_why(service: AgentService) -> None:
+    name, trial = begun(service)
+    for body, pointer in (
+        ({"duration_s": 61}, "/duration_s"),
+        ({"rate_hz": 1000}, "/rate_hz"),
+        ({"kind": "gpu"}, "/kind"),
+        ({"rank": 1}, "/rank"),
+        ({"seconds": 1}, "/seconds"),
+    ):
+        answer = service.client.post(f"/trials/{trial}/profile", json=body)
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert service.client.post("/trials/trl_unknown/profile").status_code == 404
+    far = service.create()
+    service.ask(far, agent="gpu-7")
+    [lent] = service.until("the lease", lambda: [one for one in service.trials(far) if one["state"] == "running"])
+    assert "runs on the agent gpu-7, and ranks of agents cannot be profiled" in refusal(service, lent["id"])
+    service.end_host()
+    answer = service.client.post(f"/trials/{trial}/profile")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the driver is starting")
+    with connect(service.url, token=token(service, Role.EDITOR), patience_s=0.1) as client:
+        with pytest.raises(ServiceError, match="the driver is starting"):
+            client.experiment(name).trial(0).profile()
+        with pytest.raises(SpecError, match="duration_s"):
+            client.experiment(name).trial(0).profile(duration_s=0)

@@ -1,0 +1,237 @@
+"""Profiles of this process: of a thread that computes, of one that allocates, and of a segment that ends."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tuner.trials.messages.profiling import ProfileRequest
+from tuner.trials.runtime import profiler
+from tuner.trials.runtime.profiler import Profiler, Subject, sampled, traced
+
+
+class Training:
+    """A thread that calls a function until it is told to end."""
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        self.told = threading.Event()
+        self.ended = threading.Event()
+        self._step = step
+        self.thread = threading.Thread(target=self._train, name="train")
+        self.thread.start()
+
+    def _train(self) -> None:
+        while not self.told.is_set():
+            self._step()
+
+    @property
+    def subject(self) -> Subject:
+        return Subject("seg", "trial 0, rank 0", self.thread.ident, self.ended)
+
+    def end(self) -> None:
+        self.told.set()
+        self.thread.join()
+
+
+@pytest.fixture
+def train() -> Iterator[Callable[[Callable[[], Any]], Training]]:
+    begun: list[Training] = []
+
+    def begin(step: Callable[[], Any]) -> Training:
+        begun.append(Training(step))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.end()
+
+
+def computes() -> int:
+    return sum(number * number for number in range(2000))
+
+
+def rests() -> None:
+    time.sleep(0.001)
+
+
+def uneven() -> None:
+    until = time.monotonic() + 0.003
+    while time.monotonic() < until:
+        computes()
+    time.sleep(0.001)
+
+
+def stacks(found: dict[str, Any], part: int = 0) -> dict[tuple[str, ...], float]:
+    """Return the weights of the stacks of a profile, by the names of the functions."""
+    frames = [frame["name"].rpartition(".")[2] for frame in found["speedscope"]["shared"]["frames"]]
+    profile = found["speedscope"]["profiles"][part]
+    weights: dict[tuple[str, ...], float] = {}
+    for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
+        key = tuple(frames[index] for index in stack)
+        weights[key] = weights.get(key, 0.0) + weight
+    return weights
+
+
+def test_samples_show_where_the_time_goes(train: Any) -> None:
+    """The code between two releases of the GIL takes less than the interval after which Python takes the GIL away."""
+    assert sys.getswitchinterval() == 0.005
+    running = train(uneven)
+    found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
+    weights = stacks(found)
+    assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
+    computing = sum(weight for stack, weight in weights.items() if "computes" in stack)
+    assert computing > 0.4 * sum(weights.values()), "three of four milliseconds, and the machine may be busy"
+    assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
+    assert 0.5 <= found["duration_s"] < 5
+    cpu = found["cpu"]
+    assert cpu["samples"] > 20
+    assert cpu["threads"][0]["name"] == "train"
+    assert cpu["threads"][0]["cpu_s"] > 0.1
+    assert 0 < cpu["sampler_cpu_s"] < cpu["cpu_s"]
+    assert (found["complete"], found["memory"]) == (True, None)
+    lines = {frame["line"] for frame in found["speedscope"]["shared"]["frames"] if frame["name"] == "computes"}
+    assert lines == {computes.__code__.co_firstlineno + 1}
+    assert sys.getswitchinterval() == 0.005
+
+
+def test_other_threads_are_shown_but_not_those_of_tuner_and_ray(train: Any) -> None:
+    running = train(rests)
+    over = threading.Event()
+    others = [threading.Thread(target=over.wait, name=name) for name in ("loader", "ray_print", "tuner-outbox")]
+    for other in others:
+        other.start()
+    found = sampled(running.subject, ProfileRequest(duration_s=0.1))
+    over.set()
+    for other in others:
+        other.join()
+    names = [thread["name"] for thread in found["cpu"]["threads"]]
+    assert names[0] == "train"
+    assert "loader" in names
+    assert not {"ray_print", "tuner-outbox", "MainThread"} & set(names)
+    assert [profile["name"] for profile in found["speedscope"]["profiles"]] == names
+
+
+def test_the_profile_ends_with_the_segment(train: Any) -> None:
+    running = train(rests)
+    threading.Timer(0.1, running.ended.set).start()
+    found = sampled(running.subject, ProfileRequest(duration_s=60))
+    assert found["duration_s"] < 30
+    assert not found["complete"]
+    assert not traced(running.subject, ProfileRequest(duration_s=60))["complete"]
+    assert not tracemalloc.is_tracing()
+
+
+class Large:
+    """An object that a weak reference can refer to."""
+
+
+def test_the_sampler_keeps_nothing_alive_and_draws_no_random_numbers(train: Any) -> None:
+    made: list[weakref.ref[Large]] = []
+
+    def step() -> None:
+        mine = Large()
+        made[:] = [weakref.ref(mine)]
+        time.sleep(0.002)
+
+    running = train(step)
+    state = random.getstate()
+    profiler = Profiler()
+    assert profiler.start(running.subject, ProfileRequest(duration_s=0.1)) is None
+    taken(profiler)
+    running.end()
+    gc.collect()
+    assert made[0]() is None
+    assert random.getstate() == state
+
+
+def taken(profiler: Profiler) -> dict[str, Any]:
+    end = time.monotonic() + 30
+    while (found := profiler.take("seg")) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def test_one_profile_at_a_time(train: Any) -> None:
+    running = train(rests)
+    profiler = Profiler()
+    assert profiler.start(running.subject, ProfileRequest(duration_s=30)) is None
+    assert profiler.start(running.subject, ProfileRequest(kind="memory")) == "still sums up an earlier profile"
+    assert profiler.take("seg") is None
+    running.ended.set()
+    assert taken(profiler)["kind"] == "cpu"
+    assert profiler.take("another segment") is None
+    assert profiler.start(running.subject, ProfileRequest(kind="memory")) is None
+    assert taken(profiler)["kind"] == "memory"
+
+
+def test_an_error_of_the_profiler_is_told(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise OSError("no /proc")
+
+    monkeypatch.setattr(profiler, "_cpu_by_thread", broken)
+    one = Profiler()
+    assert one.start(train(rests).subject, ProfileRequest(duration_s=0.1)) is None
+    assert taken(one) == {"error": "OSError: no /proc"}
+    assert one.start(train(rests).subject, ProfileRequest(duration_s=0.1)) is None, "it can be asked again"
+    taken(one)
+
+
+class Allocating:
+    """A step that keeps a kilobyte each time, and drops another one."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    def __call__(self) -> None:
+        self.kept.append(bytes(1000))
+        bytes(1000)
+        time.sleep(0.001)
+
+
+def test_memory_shows_the_lines_whose_memory_is_still_there(train: Any) -> None:
+    running = train(Allocating())
+    found = traced(running.subject, ProfileRequest(kind="memory", duration_s=0.3))
+    memory = found["memory"]
+    first = memory["lines"][0]
+    assert first["code"] == "self.kept.append(bytes(1000))"
+    assert first["file"] == __file__
+    assert first["bytes"] >= 1000 * first["blocks"] > 0
+    assert first["bytes"] <= memory["traced_bytes"] <= memory["traced_peak_bytes"]
+    assert memory["rss_peak_bytes"] >= memory["rss_start_bytes"] > 2**20
+    assert (memory["gpu_start_bytes"], memory["gpu_summary"], found["cpu"]) == (None, None, None)
+    assert not any(line["file"] == profiler.__file__ for line in memory["lines"])
+    [(stack, _), *_] = sorted(stacks(found).items(), key=lambda one: -one[1])
+    assert stack[-1] == "append(bytes(1000))", "as a frame, the line is called like its code"
+    assert not tracemalloc.is_tracing()
+
+
+def test_memory_of_training_that_uses_tracemalloc_itself(train: Any) -> None:
+    tracemalloc.start(1)
+    try:
+        before = Allocating()
+        before()
+        found = traced(train(Allocating()).subject, ProfileRequest(kind="memory", duration_s=0.3))
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()
+    memory = found["memory"]
+    assert profiler.TRACED_BEFORE in found["notes"]
+    assert memory["lines"][0]["code"] == "self.kept.append(bytes(1000))"
+    assert memory["traced_peak_bytes"] is None
+
+
+def test_training_that_stops_tracemalloc(train: Any) -> None:
+    found = traced(train(tracemalloc.stop).subject, ProfileRequest(kind="memory", duration_s=0.1))
+    assert profiler.STOPPED in found["notes"]
+    assert found["memory"]["lines"] == []
+    assert found["memory"]["rss_end_bytes"] > 2**20

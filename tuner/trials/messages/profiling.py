@@ -1,0 +1,28 @@
+"""The request to profile a rank, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ProfileKind = Literal["cpu", "memory"]
+
+LONGEST_S = 60.0
+"""The longest profile, in seconds."""
+MOST_HZ = 250.0
+"""The most samples per second. More would slow the training down, and show little more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """A request to observe a rank for a while.
+
+    Attributes:
+        kind: "cpu": sample the Python stacks of its threads. "memory": trace what Python allocates.
+        duration_s: seconds to observe it.
+        rate_hz: samples per second, for "cpu".
+    """
+
+    kind: ProfileKind = "cpu"
+    duration_s: float = 5.0
+    rate_hz: float = 100.0
