@@ -49,9 +49,10 @@ export default function ClusterPage() {
       {silent && !found && (
         <Panel>
           <p className={classes.words}>
-            {query.error?.message} The cluster is shown while a driver runs. It starts with the first experiment that
-            this service drives; <code>tuner doctor</code> finds what may keep it from starting.
+            The cluster is shown while a driver runs. It starts with the first experiment that this service drives;{" "}
+            <code>tuner doctor</code> finds what may keep it from starting.
           </p>
+          <p className={classes.words}>The service says: {query.error?.message.replace(/[.]$/, "")}.</p>
         </Panel>
       )}
       {query.isError && !silent && !found && (
