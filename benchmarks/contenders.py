@@ -24,6 +24,7 @@ from benchmarks.learning_curves import Problem, imported
 from tuner.driver.virtual import Simulation
 
 ETA = 3
+OPTION = "option."
 History = list[tuple[float, float]]
 Report = Callable[[int, float], bool]
 """(report count, value) -> whether the trial goes on."""
@@ -81,13 +82,25 @@ def simulation(problem: Problem, seed: int, setting: Setting, **options: Any) ->
     )
 
 
+def options_in(changes: str) -> dict[str, Any]:
+    """Return the options of the scheduler in a list of changes: {"thaw": 0.2} for "option.thaw=0.2;novelty.CROWDED=0.1"."""
+    pairs = [change.split("=", 1) for change in filter(None, changes.split(";"))]
+    named = [(path.strip(), text) for path, text in pairs]
+    return {path.removeprefix(OPTION): ast.literal_eval(text) for path, text in named if path.startswith(OPTION)}
+
+
 @contextmanager
 def changed(changes: str) -> Iterator[None]:
-    """Change constants of freeze-thaw within a `with` block: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)"."""
+    """Change constants of freeze-thaw within a `with` block: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)".
+
+    Options of the scheduler ("option.thaw=0.2") are not changed here; see `options_in`.
+    """
     undo = []
     try:
         for change in filter(None, changes.split(";")):
             path, text = change.split("=", 1)
+            if path.strip().startswith(OPTION):
+                continue
             name, constant, *field = path.strip().split(".")
             module = importlib.import_module(f"tuner.schedulers.freeze_thaw.{name}")
             before, value = getattr(module, constant), ast.literal_eval(text)
@@ -282,8 +295,12 @@ def names(curves: Path) -> Sequence[str]:
 
 
 def play(method: str, problem: Problem, seed: int, setting: Setting) -> History:
-    """Run a method, or a variant of the default: "NAME:module.CONSTANT=value;..."."""
+    """Run a method, or a variant of the default: "NAME:module.CONSTANT=value;option.NAME=value;..."."""
     if ":" not in method:
         return METHODS[method](problem, seed, setting)
-    with changed(method.split(":", 1)[1]):
-        return simulated(problem, seed, setting)
+    changes = method.split(":", 1)[1]
+    options = options_in(changes)
+    with changed(changes):
+        if not options:
+            return simulated(problem, seed, setting)
+        return simulated(problem, seed, setting, scheduler={"type": "freeze_thaw", **options})

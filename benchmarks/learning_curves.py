@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ Curve = Callable[[Mapping[str, Any]], tuple[Floats, Floats]]
 
 RECORDED = Path(__file__).parent / "curves"
 SHARED = Path(os.environ.get("CURVES", Path(__file__).resolve().parents[2] / "shared" / "curves"))
+HALVES = ("both", "first", "second")
 OTHER_CATEGORY = 10.0  # the distance of two categories, if the range of a number is 1
 
 
@@ -61,6 +62,14 @@ class Problem:
 def problems(folder: Path) -> list[Problem]:
     """Return the problems of this repository and, if they are there, those of `folder`."""
     return [*shared(folder), *recorded()]
+
+
+def half(problems: Sequence[str], which: str) -> list[str]:
+    """Return every other problem, beginning with the first or with the second one; or all of them.
+
+    What was chosen on one half can be confirmed on the other.
+    """
+    return list(problems) if which == "both" else list(problems[which == "second" :: 2])
 
 
 # -- LCBench and TaskSet -------------------------------------------------------------------------------------------------

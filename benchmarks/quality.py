@@ -18,7 +18,8 @@ Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `
 configurations; `hyperband` and `bohb` our HyperBand over random configurations and over those of BOHB's model; `ray-asha` Ray's
 AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and `optuna-hyperband` with its
 HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
-NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers` changed, to find out what each is worth.
+NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers.freeze_thaw` changed, to find out what each is
+worth. NAME:option.thaw=0.2;... is the default with options of the scheduler changed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from benchmarks.contenders import Setting  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 
 STUCK = 0.3  # a regret above which a run counts as stuck
+ALL = "all"  # the row of all problems together
 Row = dict[str, Any]
 
 
@@ -54,11 +56,14 @@ def main() -> None:
     known = learning_curves.problems(args.curves)
     if not learning_curves.shared(args.curves):
         print(f"no LCBench and TaskSet: there is no curves.py in {args.curves}; name its folder with --curves")
-    chosen = [p.name for p in known if not args.families or p.name.startswith(tuple(args.families))]
+    names = learning_curves.half([p.name for p in known], args.half)
+    chosen = [name for name in names if not args.families or name.startswith(tuple(args.families))]
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
     methods = args.methods or contenders.names(args.curves)
-    wanted = [row_key(*t, args) for t in itertools.product(range(args.runs), chosen, methods)]
+    wanted = [
+        row_key(*t, args) for t in itertools.product(range(args.first_run, args.first_run + args.runs), chosen, methods)
+    ]
     rows = read(args.results)
     if not args.stored:
         run_missing([key for key in wanted if key not in rows], rows, args)
@@ -66,6 +71,8 @@ def main() -> None:
     mine = complete(wanted, rows, len(methods))
     families = list(dict.fromkeys(key[0].split("/")[0] for key in mine))
     table = {family: summary(family, methods, mine, args) for family in families}
+    if len(families) > 1:
+        table[ALL] = summary(ALL, methods, mine, args)
     show(table, args)
     if args.by_problem:
         show({name: summary(name, methods, mine, args) for name in dict.fromkeys(key[0] for key in mine)}, args)
@@ -76,10 +83,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
     parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
     parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
-    parser.add_argument("--baseline", default="", help="the first method")
+    parser.add_argument(
+        "--baseline", default="", help="a method, or the name of a variant; the first method if not given"
+    )
     parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
     parser.add_argument("--runs", type=int, default=3, help="of each problem")
+    parser.add_argument("--first-run", type=int, default=0, help="its number; another one gives other seeds")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
@@ -90,6 +101,15 @@ def arguments() -> argparse.Namespace:
     for method in args.methods:
         if ":" not in method and method not in contenders.names(args.curves):
             parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
+    if args.baseline:
+        named = [
+            method
+            for method in args.methods or contenders.names(args.curves)
+            if args.baseline in (method, label(method))
+        ]
+        if not named:
+            parser.error(f"the baseline {args.baseline} is not one of the methods")
+        args.baseline = named[0]
     return args
 
 
@@ -204,7 +224,7 @@ def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argpars
 
 
 def in_family(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}/")
+    return prefix in (ALL, name) or name.startswith(f"{prefix}/")
 
 
 def label(method: str) -> str:

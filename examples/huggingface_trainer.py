@@ -45,14 +45,14 @@ def train(config: dict[str, Any]) -> None:
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=config["width"]
     )
     each_epoch: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1}
-    training: dict[str, Any] = {"num_train_epochs": 9, "learning_rate": config["lr"], "lr_scheduler_type": "constant"}
+    training: dict[str, Any] = {"num_train_epochs": 6, "learning_rate": config["lr"], "lr_scheduler_type": "constant"}
     trainer = Trainer(
         BertForSequenceClassification(shape),
         TrainingArguments(
             "out", per_device_train_batch_size=16, report_to="none", disable_tqdm=True, **training, **each_epoch
         ),
-        train_dataset=sentences(512, seed=0),
-        eval_dataset=sentences(256, seed=1),
+        train_dataset=sentences(256, seed=0),
+        eval_dataset=sentences(128, seed=1),
         compute_metrics=lambda told: {"accuracy": (told.predictions.argmax(1) == told.label_ids).mean()},
         callbacks=[Report(config["lr"])],
     )
@@ -71,7 +71,7 @@ SCHEDULERS = {
 
 
 def main(scheduler: str = "asha", **options: Any) -> tuner.Result:
-    options = {"num_samples": 6, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 9, **options}
+    options = {"num_samples": 4, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "max_t": 6, **options}
     return tuner.run(train, SPACE, metric="accuracy", mode="max", scheduler=SCHEDULERS[scheduler](), **options)
 
 

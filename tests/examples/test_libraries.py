@@ -102,6 +102,25 @@ def test_an_algorithm_of_rllib_continues_from_the_checkpoint_of_another_trial(ex
         loaded.stop()
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.long  # test_arguments.py: what becomes of such a configuration
+@pytest.mark.skipif(importlib.util.find_spec("gymnasium") is None, reason="needs `pip install 'ray[rllib]'`")
+@pytest.mark.usefixtures("private_ray")
+def test_a_configuration_of_rllib_is_a_space() -> None:
+    from ray.rllib.algorithms.ppo import PPO, PPOConfig
+
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0)
+    config.training(lr=tuner.loguniform(1e-4, 1e-2), train_batch_size_per_learner=500, num_epochs=2)
+    objective: dict[str, Any] = {"metric": "env_runners/episode_return_mean", "mode": "max"}
+    result = tuner.run(PPO, config, num_samples=1, max_t=1, verbose=0, **objective)
+    assert result.state == "completed", result.error
+    assert result.best_config["num_epochs"] == 2
+    metrics = result.trials[0].metrics
+    assert metrics["num_env_steps_sampled_lifetime"] == pytest.approx(500, rel=0.05)
+    assert metrics["learners/default_policy/default_optimizer_learning_rate"] == pytest.approx(result.best_config["lr"])
+
+
 @pytest.mark.slow
 @pytest.mark.long  # test_foreign_forms.py has such a class under PBT
 def test_exploits_help_a_population_of_gans(tmp_path: Path) -> None:

@@ -314,6 +314,25 @@ class WithHelpers(ray.tune.Trainable):
         return ray.tune.PlacementGroupFactory([{"CPU": 2.0}, *[{"CPU": 1.0}] * config.get("helpers", 2)])
 
 
+class AlgorithmConfig:
+    """Has the public attributes of RLlib's class, whose libraries are not always there. `test_libraries.py` uses RLlib's."""
+
+    algo_class = WithHelpers
+
+    def env_runners(self) -> None: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"helpers": 0, "lr": tuner.uniform(0, 1)}
+
+
+def test_a_configuration_of_rllib_is_a_space() -> None:
+    got = run(WithHelpers, AlgorithmConfig())  # type: ignore[arg-type]
+    assert list(got["space"]) == ["helpers", "lr"]
+    assert got["resources_per_worker"] == {"CPU": 2.0}
+    with pytest.raises(EntrypointError, match=r"pass the algorithm, .*tuner\.run\(PPO, config\)"):
+        run(AlgorithmConfig())
+
+
 def test_a_request_may_depend_on_the_constants_of_the_space() -> None:
     alone = {"helpers": 0, "lr": tuner.uniform(0, 1)}
     assert run(WithHelpers, alone)["resources_per_worker"] == {"CPU": 2.0}

@@ -23,7 +23,7 @@ from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_
 from tuner.trials.checkpoints.packages import any_local, ship
 from tuner.trials.checkpoints.storage import absolute
 from tuner.trials.compat import ray_compat
-from tuner.trials.compat.forms import as_function, is_objective, is_trainer, with_metrics
+from tuner.trials.compat.forms import as_function, is_algorithm_config, is_objective, is_trainer, with_metrics
 from tuner.trials.compat.train_loop import LOOP_CONFIG
 
 _ENDLESS = 2**31 - 1  # Ray's max_failures=-1
@@ -40,6 +40,8 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         SpecError: a foreign object asks for something that has no counterpart here.
     """
     given = {**given, "storage": _absolute(given.get("storage")), "checkpoint": _with_storage(given.get("checkpoint"))}
+    if is_algorithm_config(given["space"]):
+        given["space"] = given["space"].to_dict()
     trainable = given["trainable"]
     brought: dict[str, Any] = {}
     for name, read in (("tune_config", tune_config), ("run_config", run_config), ("scaling_config", scaling_config)):

@@ -39,6 +39,8 @@ def as_function(trainable: Any) -> TrainFunction:
         return TrainLoop.of(trainable)
     if not callable(trainable):
         instead = _INSTEAD_OF.get(f"{type(trainable).__module__}.{type(trainable).__qualname__}", "")
+        if is_algorithm_config(trainable):
+            instead = ": pass the algorithm, with the configuration as the space, such as tuner.run(PPO, config)"
         raise EntrypointError(
             f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
             f"objective, got {trainable!r}{instead}",
@@ -65,6 +67,13 @@ def is_trainer(trainable: Any) -> bool:
     """Return whether this object is a trainer of Ray Train, judged by its public attributes."""
     names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
     return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
+
+
+def is_algorithm_config(value: Any) -> bool:
+    """Return whether this is the configuration of an RLlib algorithm, such as a `PPOConfig`. Its public attributes decide."""
+    return not isinstance(value, type) and all(
+        hasattr(value, name) for name in ("algo_class", "env_runners", "to_dict")
+    )
 
 
 def is_objective(function: Any) -> bool:
