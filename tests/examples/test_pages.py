@@ -23,8 +23,8 @@ def blocks(page: str) -> dict[str, str]:
 
 CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
 SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
-LONG = [case for case in SEARCHES if case[0].startswith("from_ray")]
-"""`test_foreign_forms.py` and `test_ray_examples.py` run such functions and trainers."""
+LONG = [case for case in SEARCHES if case[0].startswith(("from_ray", "from_lightning"))]
+"""`test_foreign_forms.py`, `test_ray_examples.py` and `tests/trials/lightning` run such functions and trainers."""
 OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
 SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY]
 

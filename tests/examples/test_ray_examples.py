@@ -97,6 +97,7 @@ def test_a_function_with_checkpoints() -> None:
         assert (__import__("pathlib").Path(folder) / "checkpoint.json").is_file()
 
 
+@pytest.mark.long  # test_resources_and_a_scheduler_of_tune converts another scheduler of Ray Tune
 def test_hyperband_pauses_and_resumes() -> None:
     from ray import tune
     from ray.tune.examples.hyperband_function_example import train_func

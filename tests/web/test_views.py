@@ -194,6 +194,9 @@ def test_a_trials_page_has_a_chart_for_each_of_its_metrics(visit: Open, finished
     expect(page).to_have_url(re.compile("view=usage"))
     page.reload()
     expect(page.get_by_text("No samples")).to_be_visible()
+    page.get_by_role("tab", name="Profile").click()
+    expect(page.get_by_text("The trial has ended: only running ranks can be profiled")).to_be_visible()
+    expect(page.get_by_role("button", name="Profile")).to_be_disabled()
 
 
 def test_sort_filter_and_zoom_stand_in_the_address(visit: Open, finished: Search) -> None:

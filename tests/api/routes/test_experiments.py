@@ -253,7 +253,13 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
     ]
     assert curves["best_so_far"] == {"x": [1.0, 2.0], "y": [0.25, 0.5]}
     loss = (await client.get(f"{API}/{made.public_id}/curves", params={"metric": "loss", "x": "time"})).json()
-    assert loss["series"][0]["segments"][0] == {"ordinal": 1, "cause": "start", "x": [1.0, 2.0], "y": [None, None]}
+    assert loss["series"][0]["segments"][0] == {
+        "ordinal": 1,
+        "cause": "start",
+        "last_iteration": 2,
+        "x": [1.0, 2.0],
+        "y": [None, None],
+    }
 
     best = (await client.get(f"{API}/{made.public_id}/best-so-far")).json()
     assert best == {"metric": "accuracy", "mode": "max", "x": [1.0, 2.0], "y": [0.25, 0.5]}

@@ -81,6 +81,7 @@ export function FlameGraph({ frames, part, say }: FlameGraphProps) {
               tabIndex={call === focused ? 0 : -1}
               title={call.frame?.file ? `${words(call)}\n${call.frame.file}:${call.frame.line}` : words(call)}
               className={classes.box}
+              data-place={call.frame ? place(call.frame) : undefined}
               data-above={level < above}
               style={{
                 top: level * ROW,

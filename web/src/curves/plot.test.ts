@@ -36,11 +36,14 @@ const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotDa
 });
 const handlers = { onHover: () => {}, onSelect: () => {}, onOutside: () => {}, onZoom: () => {} };
 
+/** The calls of all canvases. */
+const calls: (string | symbol)[] = [];
+
 /** A canvas that takes every call and draws nothing. */
 function context(): CanvasRenderingContext2D {
   const fields: Record<string | symbol, unknown> = { measureText: () => ({ width: 30 }) };
   return new Proxy(fields, {
-    get: (own, name) => own[name] ?? (() => undefined),
+    get: (own, name) => own[name] ?? (() => void calls.push(name)),
     set: (own, name, value) => ((own[name] = value), true),
   }) as unknown as CanvasRenderingContext2D;
 }
@@ -138,6 +141,25 @@ describe("the chart of curves", () => {
     expect(asked).toBeGreaterThan(0);
     vi.advanceTimersByTime(500);
     expect(frames.mock.calls.length).toBeGreaterThanOrEqual(asked + 1);
+  });
+
+  it("keeps the points that came while all curves were drawn again", async () => {
+    const long = Array.from({ length: 30 }, (_, i) => curve(i, 2000));
+    const more = (series: readonly Series[], at: number) => series.map((one, i) => (i === at ? { ...one } : one));
+    const strokesAtTheEnd = async (changes: boolean) => {
+      await begin(long);
+      vi.advanceTimersByTime(10_000); // nothing is left to be drawn
+      const once = more(long, 3);
+      plot.setData(data(once));
+      vi.advanceTimersByTime(3000); // all are being drawn on the hidden canvas
+      if (changes) plot.setData(data(more(once, 5)));
+      calls.length = 0;
+      vi.advanceTimersByTime(500);
+      const shown = calls.lastIndexOf("drawImage");
+      expect(shown).toBeGreaterThan(0);
+      return calls.slice(shown).filter((name) => name === "stroke").length;
+    };
+    expect(await strokesAtTheEnd(true)).toBe((await strokesAtTheEnd(false)) + 1);
   });
 
   it("keeps what is zoomed to while reports come in", async () => {

@@ -110,6 +110,8 @@ export class CurvesPlot {
   private readonly upper = layer();
   /** A hidden canvas on which all curves are drawn again, frame by frame, before it replaces the visible one. */
   private readonly spare = layer();
+  /** The curves that have changed while all of them are being drawn there. */
+  private late = new Set<number>();
   private data: PlotData = { series: [], rank: new Map(), source: () => undefined, live: false };
   /** Sorted from the worst to the best, so that the best are drawn last. */
   private series: readonly Series[] = [];
@@ -367,6 +369,7 @@ export class CurvesPlot {
   /** Draw every curve again: at once if they are few, else frame by frame. */
   private draw(quietly = false): void {
     cancelAnimationFrame(this.frame);
+    this.frame = 0;
     clearTimeout(this.settling);
     this.settling = undefined;
     const axes = this.axes();
@@ -377,6 +380,7 @@ export class CurvesPlot {
     const target = quietly && points > FRAME_POINTS ? this.spare : this.lower;
     const context = clear(target, axes.x.to, axes.y.from);
     const steps = this.paint(context, axes);
+    this.late.clear();
     if (points <= FRAME_POINTS) {
       for (const _ of steps);
       return this.drawUpper();
@@ -390,7 +394,14 @@ export class CurvesPlot {
         const front = clear(this.lower, axes.x.to, axes.y.from);
         front.setTransform(1, 0, 0, 1, 0, 0);
         front.drawImage(this.spare, 0, 0);
+        const ratio = window.devicePixelRatio || 1;
+        front.setTransform(ratio, 0, 0, ratio, 0, 0);
+        this.strokeLines(
+          front,
+          this.lines.filter((line) => this.late.has(line.number)),
+        );
       }
+      this.frame = 0;
       this.drawUpper();
     };
     step();
@@ -406,6 +417,7 @@ export class CurvesPlot {
       this.drawn.alone += changed.length;
       const context = this.lower.getContext("2d")!;
       const numbers = new Set(changed.map((one) => one.number));
+      if (this.frame) for (const number of numbers) this.late.add(number);
       this.strokeLines(
         context,
         this.lines.filter((line) => numbers.has(line.number)),

@@ -78,9 +78,9 @@ describe("the stream", () => {
     newest().open();
     for (const seq of [8, 9, 12]) newest().send({ seq });
     expect(batches).toEqual([]);
-    vi.advanceTimersByTime(250);
+    vi.advanceTimersByTime(100);
     newest().send({ seq: 13 });
-    vi.advanceTimersByTime(250);
+    vi.advanceTimersByTime(100);
     expect(batches).toEqual([[8, 9, 12], [13]]);
     expect(states).toEqual(["connecting", "live"]);
   });
@@ -91,7 +91,7 @@ describe("the stream", () => {
     vi.advanceTimersByTime(0);
     expect(batches).toEqual([[8]]);
     newest().send({ seq: 9 });
-    vi.advanceTimersByTime(249);
+    vi.advanceTimersByTime(99);
     expect(batches).toEqual([[8]]);
     vi.advanceTimersByTime(1);
     expect(batches).toEqual([[8], [9]]);

@@ -1,5 +1,5 @@
 /**
- * One EventSource for one experiment. Changes are handed over in batches, at most four times a second. The connection is closed
+ * One EventSource for one experiment. Changes are handed over in batches, at most ten times a second. The connection is closed
  * while nobody looks at the tab (HTTP/1.1 allows six for one host) and opened again at the same place in the log.
  */
 
@@ -16,7 +16,7 @@ export interface StreamHandlers {
 }
 
 /** The time between two batches. The first change after a longer pause is handed over at once. */
-const BATCH_MS = 250;
+const BATCH_MS = 100;
 const RETRY_MS = [1000, 2000, 5000, 10_000];
 
 export class Stream {

@@ -70,6 +70,8 @@ const ZOOM_KEPT_MS = 30_000;
 const RESAMPLE_MS = 15_000;
 /** Milliseconds between two sorts of the table while trials report. */
 const REORDER_MS = 5000;
+/** The time between two changes of rows. The first change after a longer pause is shown at once. */
+const ROWS_MS = 500;
 
 type RowPages = InfiniteData<Rows, string>;
 
@@ -183,17 +185,34 @@ export function useExperiment(id: string): LiveExperiment {
   useEffect(() => {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
+    // Points are drawn as they come. Rows change the whole page, so several changes of them are put together.
+    let rows: Changes[] = [];
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let appliedAt = -Infinity;
+    const applyRows = () => {
+      clearTimeout(timer);
+      timer = undefined;
+      appliedAt = performance.now();
+      if (rows.length > 0) apply(client, id, merged(rows));
+      rows = [];
+    };
     const connection = new Stream((after) => api.changesUrl(id, after), start.last_event_seq, {
       onChanges: (changes) => {
         forgetEarly();
         recent.add(changes);
-        apply(client, id, changes);
+        applyPoints(client, id, merged(changes));
+        rows.push(...changes);
+        timer ??= setTimeout(applyRows, Math.max(0, appliedAt + ROWS_MS - performance.now()));
       },
-      onReset: () => void readAgain(client, id),
+      onReset: () => {
+        rows = [];
+        void readAgain(client, id);
+      },
       onState: setStream,
     });
     return () => {
       connection.close();
+      applyRows();
       // The last changes may have come after the connection was closed: read once more how it ended.
       void client.invalidateQueries({ queryKey: keys.experiment(id), refetchType: "active" });
     };
@@ -304,12 +323,14 @@ function decided({ items, older }: Decisions, changes: Changes): Decisions {
   return { items: withDecisions(items, changes, older === null), older };
 }
 
-/** Put changes into every view of the experiment that is in the cache. */
-function apply(client: QueryClient, id: string, changes: readonly Changes[]): void {
-  const experiment = changes.findLast((one) => one.experiment !== null)?.experiment;
-  if (experiment) client.setQueryData<Experiment>(keys.experiment(id), experiment);
-  // Merge the changes into one, so that the views are updated once for a batch.
-  const all = merged(changes);
+/** Put the points of changes into the curves that are in the cache. */
+function applyPoints(client: QueryClient, id: string, changes: Changes): void {
+  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && withCurves(old, changes));
+}
+
+/** Put changes into every other view of the experiment that is in the cache. */
+function apply(client: QueryClient, id: string, all: Changes): void {
+  if (all.experiment) client.setQueryData<Experiment>(keys.experiment(id), all.experiment);
   client.setQueryData<Sample>(keys.trials(id), (old) => old && withSample(old, all));
   client.setQueriesData<RowPages>(
     { queryKey: keys.rows(id) },
@@ -317,7 +338,6 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
   );
   client.setQueryData<Decisions>(keys.decisions(id), (old) => old && decided(old, all));
   client.setQueryData<readonly SegmentItem[]>(keys.segments(id), (old) => old && withSegments(old, all));
-  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && withCurves(old, all));
   const restarted = new Set(all.segments.map((segment) => segment.trial_number));
   const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
   for (const row of all.trials) {

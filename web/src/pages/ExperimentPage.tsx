@@ -554,6 +554,8 @@ interface LatestDecisionsProps {
 function LatestDecisions({ experiment, live, onSelect, onAll }: LatestDecisionsProps) {
   const client = useQueryClient();
   const { data } = live.decisions;
+  const { id } = experiment;
+  const onOlder = useCallback(() => readOlderDecisions(client, id), [client, id]);
   return (
     <Panel
       title="Latest decisions"
@@ -565,12 +567,7 @@ function LatestDecisions({ experiment, live, onSelect, onAll }: LatestDecisionsP
         </button>
       }
     >
-      <DecisionLog
-        decisions={data?.items}
-        onSelect={onSelect}
-        narrow
-        {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})}
-      />
+      <DecisionLog decisions={data?.items} onSelect={onSelect} narrow {...(data?.older ? { onOlder } : {})} />
     </Panel>
   );
 }

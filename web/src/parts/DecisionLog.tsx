@@ -1,6 +1,6 @@
 import { Anchor, Button } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useRef, useState, type CSSProperties } from "react";
+import { memo, useRef, useState, type CSSProperties } from "react";
 import type { Decision } from "../api/types";
 import { clock, config, moment, param } from "../format";
 import classes from "./DecisionLog.module.css";
@@ -24,7 +24,7 @@ interface DecisionLogProps {
 const NO_DECISIONS: readonly Decision[] = [];
 
 /** The log of decisions, newest first, each with its reason. */
-export function DecisionLog({
+export const DecisionLog = memo(function DecisionLog({
   decisions: read,
   onSelect,
   height,
@@ -126,7 +126,7 @@ export function DecisionLog({
       )}
     </div>
   );
-}
+});
 
 /** The numbers behind a decision, without those that its line already shows. */
 export function factsOf(decision: Decision): [string, string][] {
