@@ -60,27 +60,27 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
 
     there = [key for key in wanted if key in rows]
-    on = np.array(
-        [[factor.split(":")[0] in key[2].split(":")[0].split("+") for factor in factors] for key in there], dtype=float
-    )
-    block = [(key[0], key[1]) for key in there]
-    table = {}
-    for k, budget in enumerate(args.budgets):
-        regret = np.array([rows[key]["regret"][k] for key in there])
-        table[budget] = effects(on, block, regret)
-    show(table, [factor.split(":")[0] for factor in factors], len(there), len(set(block)))
+    families = list(dict.fromkeys(key[0].split("/")[0] for key in there))
+    for family in [quality.ALL, *(families if len(families) > 1 else [])]:
+        show(family, [rows[key] for key in there if quality.in_family(key[0], family)], args)
 
 
-def show(table: dict[float, tuple[Floats, Floats]], names: list[str], runs: int, blocks: int) -> None:
+def show(family: str, rows: list[quality.Row], args: argparse.Namespace) -> None:
+    """Print the effects in these runs, as a table and as JSON."""
+    names = [factor.split(":")[0] for factor in args.factors]
+    on = np.array([[name in quality.label(row["method"]).split("+") for name in names] for row in rows], dtype=float)
+    block = [(row["problem"], row["run"]) for row in rows]
+    regret = np.array([row["regret"] for row in rows])
+    found = {budget: effects(on, block, regret[:, k]) for k, budget in enumerate(args.budgets)}
     wide = max(16, *(len(name) + 2 for name in names))
-    print(f"effects on regret ± 95 %: {runs} runs in {blocks} blocks\n")
-    print(f"{'full trainings':{wide}s}" + "".join(f"{budget:>18g}" for budget in table))
+    print(f"\n{family}: effects on regret ± 95 %, {len(rows)} runs in {len(set(block))} blocks")
+    print(f"{'full trainings':{wide}s}" + "".join(f"{budget:>18g}" for budget in found))
     for i, name in enumerate(names):
-        print(f"{name:{wide}s}" + "".join(f"  {mean[i]:+8.3f} ± {half[i]:.3f}" for mean, half in table.values()))
+        print(f"{name:{wide}s}" + "".join(f"  {mean[i]:+8.3f} ± {width[i]:.3f}" for mean, width in found.values()))
     both = {
-        b: {"mean": mean.round(4).tolist(), "interval": half.round(4).tolist()} for b, (mean, half) in table.items()
+        b: {"mean": mean.round(4).tolist(), "interval": width.round(4).tolist()} for b, (mean, width) in found.items()
     }
-    print(json.dumps({"runs": runs, "blocks": blocks, "factors": names, "effects": both}))
+    print(json.dumps({"family": family, "runs": len(rows), "factors": names, "effects": both}))
 
 
 def arguments() -> argparse.Namespace:

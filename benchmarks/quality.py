@@ -61,7 +61,9 @@ def main() -> None:
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
     methods = args.methods or contenders.names(args.curves)
-    wanted = [row_key(*t, args) for t in itertools.product(range(args.runs), chosen, methods)]
+    wanted = [
+        row_key(*t, args) for t in itertools.product(range(args.first_run, args.first_run + args.runs), chosen, methods)
+    ]
     rows = read(args.results)
     if not args.stored:
         run_missing([key for key in wanted if key not in rows], rows, args)
@@ -83,9 +85,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
     parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
     parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
-    parser.add_argument("--baseline", default="", help="the first method")
+    parser.add_argument(
+        "--baseline", default="", help="a method, or the name of a variant; the first method if not given"
+    )
     parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
     parser.add_argument("--runs", type=int, default=3, help="of each problem")
+    parser.add_argument("--first-run", type=int, default=0, help="its number; another one gives other seeds")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
@@ -96,6 +101,15 @@ def arguments() -> argparse.Namespace:
     for method in args.methods:
         if ":" not in method and method not in contenders.names(args.curves):
             parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
+    if args.baseline:
+        named = [
+            method
+            for method in args.methods or contenders.names(args.curves)
+            if args.baseline in (method, label(method))
+        ]
+        if not named:
+            parser.error(f"the baseline {args.baseline} is not one of the methods")
+        args.baseline = named[0]
     return args
 
 

@@ -19,7 +19,7 @@ import tuner
 
 class Digits:
     def setup(self, config: dict[str, Any], images: np.ndarray, labels: np.ndarray) -> None:
-        """Build the model. Each start of the trial, also after an exploit, makes a new object with the current configuration."""
+        """Build the model. Each start of the trial, including a start after an exploit, makes a new object."""
         self.x, self.y = torch.tensor(images, dtype=torch.float32), torch.tensor(labels)
         self.model = tuner.torch.prepare_model(nn.Linear(64, 10))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"])

@@ -44,13 +44,12 @@ def train(config: dict[str, Any]) -> None:
     shape = BertConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=config["width"]
     )
-    each_epoch: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1}
-    training: dict[str, Any] = {"num_train_epochs": 6, "learning_rate": config["lr"], "lr_scheduler_type": "constant"}
+    options: dict[str, Any] = {"num_train_epochs": 6, "learning_rate": config["lr"], "lr_scheduler_type": "constant"}
+    options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1, "report_to": "none"}
+    options["use_cpu"] = not torch.cuda.is_available()  # without it, ranks on CPUs would train separate models
     trainer = Trainer(
         BertForSequenceClassification(shape),
-        TrainingArguments(
-            "out", per_device_train_batch_size=16, report_to="none", disable_tqdm=True, **training, **each_epoch
-        ),
+        TrainingArguments("out", per_device_train_batch_size=16, disable_tqdm=True, **options),
         train_dataset=sentences(256, seed=0),
         eval_dataset=sentences(128, seed=1),
         compute_metrics=lambda told: {"accuracy": (told.predictions.argmax(1) == told.label_ids).mean()},

@@ -123,7 +123,7 @@ class Settings:
     )
     usage_every_s: float = _setting(
         "TUNER_USAGE_EVERY_S",
-        "seconds between two samples of the CPU, memory and GPU use of each rank; 0: no samples",
+        "seconds between two samples of the CPU, memory and GPU usage of each rank; 0: no samples",
         default=10.0,
     )
     reserve_after_s: float = _setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,3 +60,26 @@ def test_the_halves_of_the_problems_have_none_in_common() -> None:
     names = ["a", "b", "c", "d", "e"]
     assert half(names, "both") == names
     assert (half(names, "first"), half(names, "second")) == (["a", "c", "e"], ["b", "d"])
+
+
+def test_the_command_prints_the_effects_of_all_runs_and_runs_none_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["factorial", "--curves", str(tmp_path), "--budgets", "0.5", "--blocks", "2", "--half", "second"]
+    monkeypatch.setattr("sys.argv", [*asked, "--results", str(tmp_path / "rows"), "--factors", *FACTORS])
+    factorial.main()
+    lines = (tmp_path / "rows").read_text().splitlines()
+    assert len(lines) == 8
+    first = capsys.readouterr().out
+    assert "all: effects on regret ± 95 %, 8 runs in 2 blocks" in first
+    assert '{"family": "linear", "runs": 4, "factors": ["a", "b", "c", "d"]' in first
+    factorial.main()
+    assert (tmp_path / "rows").read_text().splitlines() == lines
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("wrong", [FACTORS[:3], [*FACTORS[:3], "d"], ["a+b:novelty.MOST=0.9", *FACTORS]])
+def test_wrong_factors_are_refused(monkeypatch: pytest.MonkeyPatch, wrong: list[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["factorial", "--factors", *wrong])
+    with pytest.raises(SystemExit):
+        factorial.main()

@@ -115,6 +115,36 @@ def test_differences_are_taken_run_by_run() -> None:
     assert not quality.in_family("made/up", "mad")
 
 
+def test_the_baseline_may_be_named_without_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = "plain:novelty.CROWDED=0.1"
+    monkeypatch.setattr("sys.argv", ["quality", "--methods", "default", plain, "--baseline", "plain"])
+    assert quality.arguments().baseline == plain
+    monkeypatch.setattr("sys.argv", ["quality", "--methods", "default", "--baseline", "plain"])
+    with pytest.raises(SystemExit):
+        quality.arguments()
+
+
+def test_the_first_run_is_given_by_its_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = [
+        "quality",
+        "--families",
+        "mlp",
+        "--methods",
+        "asha",
+        "--first-run",
+        "7",
+        "--runs",
+        "1",
+        "--budgets",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    monkeypatch.setattr("sys.argv", [*asked, "--curves", str(tmp_path), "--results", str(tmp_path / "results")])
+    quality.main()
+    assert [key[:3] for key in quality.read(tmp_path / "results")] == [("mlp/digits", 7, "asha")]
+
+
 def test_a_single_run_has_no_interval_in_the_table_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     args = Namespace(baseline="", budgets=[1.0], workers=4, startup=0.0)
     rows = {quality.row_key(0, "made/up", method, args): row(method, 0, [0.5]) for method in "ab"}

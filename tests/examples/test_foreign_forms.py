@@ -42,6 +42,12 @@ def example(name: str) -> Any:
     return module
 
 
+def warnings(result: Any) -> list[str]:
+    """Return the warnings in the log of the experiment, such as that its ranks train separate models."""
+    with Store.open(Settings.from_env().database_url) as store:
+        return [decision.reason for decision in store.log.warnings(store.experiments.get(result.experiment_id).id)]
+
+
 IN_SHORT = ("optuna_objective",)
 """The forms that run under ASHA in the suite."""
 PBT_IN_SHORT = ("class_form", "ray_train_function", "ray_trainable")
@@ -57,6 +63,8 @@ def test_asha_on_two_ranks(name: str) -> None:
     assert result.state == "completed", result.error
     assert [t.error for t in result.trials] == [None] * SMALL[name]["num_samples"]
     assert all(t.iterations > 0 for t in result.trials)
+    if name in ("huggingface_trainer", "fsdp_transformer"):
+        assert not any("separate models" in warning for warning in warnings(result))
     assert result.best_value is not None
     if name != "optuna_objective":  # which saves nothing
         assert result.best_checkpoint is not None

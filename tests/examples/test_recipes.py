@@ -11,6 +11,8 @@ import cloudpickle
 import pytest
 
 import tuner
+from tuner.settings import Settings
+from tuner.store import Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [(DOCS / name).read_text() for name in ("recipes.md", "notebooks.md", "callbacks.md")]
@@ -41,6 +43,9 @@ def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pyt
     assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
     bounds = {"accuracy": (0.85, 1.0), "error": (0.0, 0.2), "loss": (0.0, 0.6)}[result.metric]
     assert bounds[0] <= result.best_value <= bounds[1]
+    with Store.open(Settings.from_env().database_url) as store:
+        told = [decision.reason for decision in store.log.warnings(store.experiments.get(result.experiment_id).id)]
+    assert not any("separate models" in warning for warning in told)
     if name == "callbacks":
         assert len(list(tmp_path.glob("logs/trial_*/progress.csv"))) == len(result.trials)
     if name == "plots":

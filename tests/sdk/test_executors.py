@@ -51,7 +51,7 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
             "without Ray, trials get only CPUs, but TPU is requested",
         ),
         ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
-        ({"entrypoint": "module:train", "code": None}, "imported by name, so its modules may use Ray"),
+        ({"entrypoint": "module:train", "code": None}, "given by name, so it is not known whether it uses Ray"),
         ({"executor": "ray"}, "executor is 'ray'"),
     ],
 )

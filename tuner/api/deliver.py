@@ -40,7 +40,7 @@ AGAIN_S = 5.0
 """Seconds to wait after the database has failed, before the next query."""
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""The first and the longest pause between two attempts, in seconds. Each pause is about twice as long as the one before."""
+"""The first and the longest pause between two attempts, in seconds. Each pause is about twice as long as the previous one."""
 
 ATTEMPTS = 20
 """The number of failed attempts, over about eleven hours, after which a delivery is given up."""

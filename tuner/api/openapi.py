@@ -230,7 +230,7 @@ def _parameter() -> dict[str, Any]:
 
 
 def _add_answers(document: dict[str, Any]) -> None:
-    """Add the responses that do not depend on the route: those of authentication, of `Guard`, and 304 for a known ETag."""
+    """Add the responses that every route can give: authentication errors, answers of `Guard`, and 304 for a known ETag."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
         needs_token = address.startswith("/api/") and address != SESSION

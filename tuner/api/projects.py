@@ -46,7 +46,7 @@ LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
     "webhook_id": lambda store, found: store.webhooks.get(found),
 }
-"""Name of a path parameter -> function that looks up its value in a store, and raises NotFound if there is no such object."""
+"""Maps the name of a path parameter to a function that looks up its value in a store, or raises NotFound."""
 
 
 async def within_project(request: Request, here: Here) -> None:

@@ -438,7 +438,7 @@ def replay(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
     scheduler: Annotated[
         str | None,
-        typer.Argument(help="the other scheduler: asha, median, freeze_thaw, ...; default: that of the experiment"),
+        typer.Argument(help="the other scheduler: asha, median, freeze_thaw, ...; default: the experiment's scheduler"),
     ] = None,
     options: Annotated[
         list[str] | None, typer.Argument(help="an option of the scheduler, such as reduction_factor=3")

@@ -21,7 +21,7 @@ _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
 
 def pages() -> dict[str, Path]:
-    """Return name -> file of each page of the documentation."""
+    """Return a dict from the name of each page of the documentation to its file."""
     folder = next((folder for folder in FOLDERS if (folder / "troubleshooting.md").is_file()), None)
     return {} if folder is None else {file.stem: file for file in sorted(folder.glob("*.md"))}
 

@@ -219,7 +219,7 @@ def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _number(value: float | None) -> float:
-    """Return the number that the API shows as `value`. NaN stands for null, by which the API replaces NaN and infinities."""
+    """Return the number that the API shows as `value`, or NaN if it is null. The API shows NaN and infinities as null."""
     return math.nan if value is None else value
 
 

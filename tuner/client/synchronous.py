@@ -242,8 +242,10 @@ class Client:
             url: the URL to which deliveries are sent.
             events: the events to send, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists
                 all events.
-            project: send only events of this project. None: of all projects that this client may see.
-            experiment_id: send only events of this experiment. None: of all experiments of the project.
+            project: send only events of this project. None: send the events of all projects that this
+                client may see.
+            experiment_id: send only events of this experiment. None: send the events of all experiments in the
+                project.
             format: "json", or "slack" for an incoming webhook of Slack.
             threshold: the value of the first objective at which ``objective.reached`` is sent. None: never.
         """
@@ -775,12 +777,12 @@ class TrialHandle:
     def curves(
         self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None
     ) -> schemas.TrialCurves:
-        """Return the curve of every metric that the trial has reported. The axis is that of the experiment's `curves`."""
+        """Return the curve of every metric that the trial has reported, on the same axis as the experiment's `curves`."""
         params = {"x": x, "x_metric": x_metric, "max_points": points}
         return read(schemas.TrialCurves, self._get("/curves", params))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
-        """Return the CPU, memory and GPU use of the trial's ranks over time."""
+        """Return the CPU, memory and GPU usage of the trial's ranks over time."""
         return read(schemas.Usage, self._get("/usage", {"rank": rank, "segment": segment})).items
 
     def lineage(self) -> schemas.Lineage:

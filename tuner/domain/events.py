@@ -85,7 +85,7 @@ class SegmentStarted(_SegmentEvent):
 class Reported(Report, _AsJson, _OfSegment):
     """A report that the driver has received.
 
-    `iteration` is the training_iteration: that of the segment's starting checkpoint plus `report_no`. `waits`, `offer` and
+    `iteration` is the training_iteration: the starting checkpoint's training_iteration plus `report_no`. `waits`, `offer` and
     `age` are not stored, because they matter only while the ranks are alive.
     """
 
@@ -161,7 +161,7 @@ class Suggested(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(_SegmentEvent):
-    """A running trial has asked for a new parameter and got this value (define-by-run)."""
+    """A running trial has requested a new parameter and received this value (define-by-run)."""
 
     KIND = "drawn"
     name: str

@@ -131,7 +131,7 @@ class CheckpointPolicy:
     )
     interval_s: float | None = option(
         60.0,
-        "seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; "
+        "save a checkpoint at the next milestone once the newest one is this many seconds old, to limit what a crash can lose; "
         "null: never",
         **_SECONDS,
     )

@@ -52,12 +52,12 @@ class LogLimit:
 
     @classmethod
     def of(cls, total: int) -> LogLimit:
-        """Return the limit that keeps `total` bytes: a quarter in the head, for start-up messages, and the rest in the tail."""
+        """Return a limit of `total` bytes: a quarter in the head, for start-up messages, and the rest in the tail."""
         head = total // 4
         return cls(head, total - head)
 
     def kept(self, size: int) -> list[Range]:
-        """Return the ranges of bytes to keep of a log file that has `size` bytes."""
+        """Return which ranges of bytes to keep, for a log file of `size` bytes."""
         return merged([(0, min(size, self.head)), (max(0, size - self.tail), size)])
 
 

@@ -27,7 +27,7 @@ class Segment:
     report_no: int = 0  # report_no of its newest report
     iteration: int = 0  # training_iteration of its newest report; before the first report, start_iteration
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: they do not wait
-    decide_at: float | None = None  # value of time_attr from which the scheduler is asked; None: never
+    decide_at: float | None = None  # value of time_attr at or above which the scheduler decides; None: never
     decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
     offer: int | None = None  # report_no of the next report that will offer a checkpoint
     scored: bool = True  # whether its newest report had the objective

@@ -45,7 +45,7 @@ class Closed(TunerError):
 
 
 class AskedGroups:
-    """The segments of ask and tell: those that wait until the caller asks for one, and those that the caller trains."""
+    """The segments of ask and tell: some wait until the caller asks for one, the others are being trained by the caller."""
 
     def __init__(self) -> None:
         self.ready: deque[SegmentRef] = deque()

@@ -117,7 +117,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
 
 
 def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], ...]:
-    """Return the points that the searcher suggests first: those of the user, then the best ones of earlier experiments.
+    """Return the points that the searcher suggests first: the user's points, then the best ones of earlier experiments.
 
     A scheduler that proposes configurations starts the points of earlier experiments itself.
     """

@@ -54,7 +54,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         return {
             "experiments": [],
             "portfolio": [],
-            "notes": ["a grid or an empty space cannot learn from earlier experiments"],
+            "notes": ["a search over a grid or an empty space cannot learn from earlier experiments"],
         }
     from tuner.schedulers.freeze_thaw.earlier import portfolio, surrogate  # loads scipy
     from tuner.schedulers.freeze_thaw.unit_cube import Cube

@@ -59,7 +59,7 @@ BUDGET_S = 0.25
 """The longest time between two checks of the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
-"""Seconds to wait before a slow searcher that failed is asked again. If it fails after the last wait, the trial's configuration
+"""Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
 is drawn at random.
 """
 

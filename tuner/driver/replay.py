@@ -196,7 +196,7 @@ def _never(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
 
 
 class RecordedGroups(SimulatedGroups):
-    """Worker groups whose trials make their recorded reports again.
+    """Simulated worker groups that replay the recorded reports of trials.
 
     censored: the numbers of replayed trials that reached the end of their record and would have continued.
     """

@@ -151,9 +151,9 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
 
 
 def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """Return the scheduler that the argument of a Python caller stands for; None for None and "auto".
+    """Convert the `scheduler` argument of a Python call to a scheduler. Return None if it is None or "auto".
 
-    `assemble` chooses the scheduler for None and "auto".
+    In these two cases, `assemble` chooses the scheduler.
     """
     if scheduler is None or scheduler == "auto":
         return None
@@ -163,9 +163,9 @@ def scheduler_part(scheduler: Any) -> Scheduler | None:
 
 
 def searcher_part(search_alg: Any) -> Searcher | None:
-    """Return the searcher that the argument of a Python caller stands for; None for None and "auto".
+    """Convert the `search_alg` argument of a Python call to a searcher. Return None if it is None or "auto".
 
-    `assemble` chooses the searcher for None and "auto".
+    In these two cases, `assemble` chooses the searcher.
     """
     if search_alg is None or search_alg == "auto":
         return None
@@ -175,7 +175,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Return the scheduler, searcher and stopper that these arguments stand for. Collect errors in `mistakes`."""
+    """Convert arguments of a Python call to a scheduler, a searcher and a stopper. Collect errors in `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)

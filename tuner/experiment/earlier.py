@@ -39,7 +39,9 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
     """
     if len(spec.objectives) > 1:
         if spec.warm_start:
-            raise SpecError("an experiment with several objectives cannot learn from earlier ones yet", "/warm_start")
+            raise SpecError(
+                "an experiment with several objectives cannot learn from earlier experiments yet", "/warm_start"
+            )
         return spec
     space = Space.from_json(spec.space, opaque=True)
     if spec.warm_start is None:

@@ -80,9 +80,9 @@ def newest(store: Store, public_id: str) -> Place | None:
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return the place at which the best checkpoint was saved or, without such a checkpoint, the best value was reported.
+    """Return the place in a trial's training where the best checkpoint was saved.
 
-    Return None if there is no best trial.
+    If there is no such checkpoint, return where the best value was reported. Return None if there is no best trial.
     """
     if not experiment.best:
         return None

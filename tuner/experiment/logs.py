@@ -16,7 +16,7 @@ from tuner.store.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
-"""The longest time that the last part of a log takes to arrive from another node after its segment's end, in seconds."""
+"""Seconds to wait, after a segment has ended, for the last part of its log, which may come from another node."""
 _FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are read
 
 

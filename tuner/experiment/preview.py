@@ -101,10 +101,10 @@ MAX_RESULTS = 5000
 class Importance:
     """The importance of each parameter.
 
-    shares: parameter -> share, with the most important parameter first. The shares add up to 1. It is empty if there are too
-        few results.
+    shares: a dict from parameter to share, the most important parameter first. The shares add up to 1. It is empty if there
+        are too few results.
     trials: the number of results that were used.
-    needed: the number of results that are needed to compute shares.
+    needed: the minimum number of results. With fewer, no shares are computed.
     left_out: the number of ended trials that were not used, because there are more than MAX_RESULTS.
     """
 

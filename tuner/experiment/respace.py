@@ -70,7 +70,7 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
 
 
 def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
-    """Return path -> assumed value for the new parameters, and the errors in `assume`."""
+    """Return a dict from the path of each new parameter to its assumed value, and the errors in `assume`."""
     new = {p.path: p for p in added(before, after)}
     found: dict[str, Any] = {}
     errors: Errors = []

@@ -334,7 +334,7 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Check `data`, and return only the mistakes in fields for which `found` has no mistake."""
+    """Check `data`, and return the mistakes in fields that have no mistake in `found`."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:

@@ -82,7 +82,7 @@ MOST_NEW = 100
 
 
 def asked_by(store: Store, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that the request with this key asked for, with its segments, or None if it has not started yet."""
+    """Return the trial that was requested with this key, with its segments; None if it has not started yet."""
     newest = store.trials.newest(experiment_id, MOST_NEW)
     found = next((trial for trial in newest if trial.tags.get("asked_by") == key), None)
     return None if found is None else store.trials.get(found.public_id)

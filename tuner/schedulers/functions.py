@@ -129,7 +129,7 @@ def function_name(name: str, function: Any) -> str:
 
 
 def sealed(function: Callable[..., Any]) -> Unloaded:
-    """Return the function in a form that unpickles it, and the objects that it refers to, only when it is called."""
+    """Wrap a function so that it, and the objects it refers to, are unpickled only when it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
     from tuner.usercode.pickling import dumps

@@ -258,7 +258,7 @@ def _constants(space: Any) -> dict[str, Any]:
 
 
 def _bundle(request: Any, explicit: bool) -> dict[str, Any]:
-    """Return the arguments that a request for resources stands for. explicit: the caller passes `resources_per_worker`."""
+    """Convert a request for resources to arguments of `tuner.run`. explicit: the caller passes `resources_per_worker`."""
     if request is None:
         return {}
     if not hasattr(request, "bundles"):
@@ -282,7 +282,7 @@ def _storage(*arguments: Mapping[str, Any]) -> str:
 
 
 def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str, pointer: str) -> None:
-    """Raise SpecError if the workers of a service could not read the files that this process writes to its storage."""
+    """Raise SpecError if the workers of a service would be unable to read the files that this process writes to its storage."""
     if given.get("address") is not None and not (given.get("storage") or brought.get("storage")):
         raise SpecError(
             f"the workers of the service have to read {what}: pass storage=, with a URI such as "

@@ -72,7 +72,7 @@ def _uses_ray(ray_address: str | None) -> str | None:
 def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
     """Return why the training function may need Ray, or None if it does not."""
     if spec.entrypoint is not None or code is None or code.blob is None:
-        return "the training function is imported by name, so its modules may use Ray"
+        return "the training function is given by name, so it is not known whether it uses Ray"
     return "the training function uses Ray" if _NAMES_RAY.search(code.blob) else None
 
 

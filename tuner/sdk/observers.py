@@ -342,7 +342,7 @@ class Observers:
 
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return name -> callback. A name is that of the class, with a number if several callbacks have the same class.
+    """Return a dict from name to callback. The name is the class name, with a number if several callbacks share it.
 
     After a resume, each callback's position in the log is found by this name.
     """

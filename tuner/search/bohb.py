@@ -38,13 +38,13 @@ class BOHBSearch(Proposer):
     results. The searcher supports one objective and any space.
 
     Args:
-        min_points_in_model: N_min, the least number of good results, and also of bad results. None: the number of
+        min_points_in_model: N_min, the minimum number of good results and of bad results. None: the number of
             parameters + 1. The model is used as soon as a budget has N_min + 2 results.
         top_n_percent: q, the share of the results that count as good, in percent.
         n_ei_candidates: N_s, the number of candidates that are drawn from the density of the good results.
         random_fraction: ρ, the share of the configurations that are drawn at random.
         bandwidth_factor: b_w, the factor by which bandwidths are multiplied when candidates are drawn.
-        min_bandwidth: the least bandwidth, with every parameter scaled to [0, 1].
+        min_bandwidth: the minimum bandwidth, with every parameter scaled to [0, 1].
     """
 
     TYPE = "bohb"
@@ -98,7 +98,7 @@ class BOHBSearch(Proposer):
     # -- results ---------------------------------------------------------------------------------------------------------
 
     def _observations(self, trials: Population) -> dict[int, list[tuple[float, int, Mapping[str, Any]]]]:
-        """Return budget -> the results at this budget. Each result is (loss, trial number, params).
+        """Return a dict from budget to the results at this budget. Each result is (loss, trial number, params).
 
         A trial that failed or diverged has an infinite loss at the first budget that it did not reach.
         """

@@ -20,7 +20,7 @@ MIN_RECORDS = 10
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-    """Return path -> share of the importance, with the most important parameter first. The shares add up to 1.
+    """Return a dict from path to share of the importance, the most important first. The shares add up to 1.
 
     The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255). For each parameter, it
     measures how much the distribution of the best tenth of the results differs from the distribution of all results.

@@ -200,5 +200,5 @@ def load(blob: bytes | None, pointer: str) -> list[Any] | None:
     except Exception as error:  # unpickling runs other people's code, which can raise anything
         raise SpecError(f"the Python objects of this space cannot be loaded: {error!r}", pointer) from error
     if not isinstance(values, list):
-        raise SpecError("the Python objects of this space are damaged", pointer)
+        raise SpecError("the pickled Python objects of this space are not valid", pointer)
     return values

@@ -160,7 +160,7 @@ class Parameter:
         return found
 
     def at(self, index: int) -> Any:
-        """Return the value that stands for the category at this index."""
+        """Return the value that represents the category at this index."""
         return self.categories[index] if self.plain else index
 
     def clip(self, value: Any) -> Any:

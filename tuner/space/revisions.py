@@ -105,7 +105,7 @@ class Revisions:
 
 
 def constants(space: Space) -> dict[str, Any]:
-    """Return path -> value of each constant that is a JSON scalar and not in a branch."""
+    """Return a dict from path to value, for each constant that is a JSON scalar and not in a branch."""
     return dict(_constants(space._root, ""))
 
 
@@ -194,7 +194,7 @@ def _comparable(their: Parameter, mine: Parameter) -> bool:
 
 
 def _matched(their: Parameter, mine: Parameter) -> dict[int, int]:
-    """Return index of a category of their choice -> index of the same category of mine. Equal labels are matched in order."""
+    """Return a dict from the index of a category in `their` to its index in `mine`. Equal labels are matched in order."""
     names = {name: index for index, name in enumerate(_names(mine))}
     return {index: names[name] for index, name in enumerate(_names(their)) if name in names}
 

@@ -241,7 +241,7 @@ class Space:
         return {path: known[path].readable(value) if path in known else value for path, value in params.items()}
 
     def labels(self) -> dict[str, list[Any]]:
-        """Return path -> the labels of the categories, for each choice whose value is an index."""
+        """Return a dict from path to the labels of the categories, for each choice whose value is an index."""
         return {p.path: p.labels for p in self.parameters if p.kind == "choice" and not p.plain}
 
     def cardinality(self) -> int | None:

@@ -97,7 +97,7 @@ def _launched(connection: Connection, experiment_id: int, last_segment: int) -> 
 
 
 def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, int | None]:
-    """Return trial -> the ordinal of its first segment that may have changed; None if that is its newest segment."""
+    """Return a dict from trial to the ordinal of its first segment that may have changed; None means its newest segment."""
     found: dict[int, int | None] = dict.fromkeys(newest_of)
     for row in log:
         if row.trial_number is None or row.kind in OF_NO_SEGMENT or _is_later_report(row):

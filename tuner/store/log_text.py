@@ -1,4 +1,4 @@
-"""Turn the kept pieces of a log into text: its end, the part after an offset, or the lines that contain a text."""
+"""Turn the stored pieces of a log into text: its end, the part after an offset, or the lines that contain a text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes `start` to `end` of a log file, as text. Where bytes were not kept, a line in the text says so.
+    """Bytes `start` to `end` of a log file, as text. Where bytes are not stored, a line in the text says so.
 
-    left_out: the number of bytes that are not kept.
+    left_out: the number of bytes that are not stored.
     """
 
     start: int
@@ -64,7 +64,7 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
 
 
 def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
-    """Return the range of the log that starts at `offset` and contains `limit` kept bytes, or all kept bytes if fewer."""
+    """Return the range that starts at `offset` and contains `limit` stored bytes, or all that follow if there are fewer."""
     left = limit
     for start, end in merged((max(piece.start, offset), piece.end) for piece in pieces):
         if end - start >= left:
@@ -74,7 +74,7 @@ def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
 
 
 def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
-    """Return the last `limit` kept bytes of the log. If `tail` is given, return only their last `tail` lines."""
+    """Return the last `limit` stored bytes of the log. If `tail` is given, return only their last `tail` lines."""
     if query.tail is None:
         return _loaded(pieces, _end(pieces, query.limit))
     if query.tail == 0:
@@ -89,7 +89,7 @@ def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
 
 
 def _end(pieces: Sequence[Piece], size: int) -> Range:
-    """Return the range at the end of the log that has `size` kept bytes, or all kept bytes if there are fewer."""
+    """Return the range that ends with the log and contains `size` stored bytes, or all of them if there are fewer."""
     kept = merged((piece.start, piece.end) for piece in pieces)
     for start, end in reversed(kept):
         if end - start >= size:

@@ -93,9 +93,9 @@ class Logs:
             return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-        """Return the part that the caller does not have yet of each log whose segment is running or ended after `since`.
+        """Return the new parts of all logs whose segment is running or ended after `since`.
 
-        ends: (trial, segment, rank) -> the end of the part that the caller already has.
+        ends: maps (trial, segment, rank) to the end of the part that the caller already has.
         """
         with self._database.cursor() as (cursor, _):
             return _recent(cursor, experiment_id, since, ends)
@@ -110,7 +110,7 @@ class Logs:
         return len(old)
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
-        """Return (trial, segment, rank) -> the current end of the log, for each log of an experiment."""
+        """Return a dict from (trial, segment, rank) to the current end of the log, for each log of an experiment."""
         with self._database.cursor() as (cursor, _):
             found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
         return {key: max(row.end for row in rows) for key, rows in found.items()}

@@ -36,7 +36,7 @@ class Ranks:
     ) -> None:
         """Add samples of the resource usage of ranks. Ignore samples that are already stored or whose segment is not stored.
 
-        keep: (trial, segment) -> n: of the segment's stored samples, keep only those whose sample number is a multiple of n.
+        keep: maps (trial, segment) to n: delete the segment's stored samples whose sample number is not a multiple of n.
         """
         keep = keep or {}
         with self._database.write() as cursor:
@@ -70,7 +70,7 @@ class Ranks:
 
 
 def _segment_ids(cursor: Cursor, experiment_id: int, keys: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Return (trial number, ordinal) -> id, for the segments that are stored."""
+    """Return a dict from (trial number, ordinal) to id, for the segments that are stored."""
     found = {key: cursor.value(_SEGMENT, (experiment_id, *key)) for key in keys}
     return {key: row_id for key, row_id in found.items() if row_id is not None}
 
@@ -100,7 +100,7 @@ def _series(ordinal: int, rank: int, rows: Sequence[Any], zero: float) -> UsageS
 
 
 def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
-    """Return the CPU use between each sample and the previous sample; for the first sample, since the segment's start."""
+    """Return the CPU usage between each sample and the previous sample; for the first sample, since the segment's start."""
     time, used = rows[0].started_at, 0.0
     percents: list[float | None] = []
     for row in rows:

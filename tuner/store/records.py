@@ -366,7 +366,7 @@ Across = Literal["step", "user_step", "time", "trial_time", "metric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
-    """The curve of one segment. `last_iteration` is that of the segment's newest report, which the curve may omit."""
+    """The curve of one segment. `last_iteration` is the iteration of its newest report, which the curve may omit."""
 
     ordinal: int
     cause: str
@@ -467,7 +467,7 @@ class UsageSeries:
     x: Annotated[Sequence[float], About("seconds since the experiment's start")]
     cpu_percent: Annotated[
         Sequence[float | None],
-        About("CPU use since the previous sample or the segment's start, in per cent of one core"),
+        About("CPU usage since the previous sample or the segment's start, in per cent of one core"),
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]

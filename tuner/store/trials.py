@@ -93,7 +93,7 @@ class Trials:
             return self._sorter.matching(cursor, experiment_id, conditions)
 
     def numbers(self, public_ids: Sequence[str]) -> dict[str, int]:
-        """Return public id -> number, for the trials that exist."""
+        """Return a dict from public id to number, for the trials that exist."""
         found: dict[str, int] = {}
         with self._database.read() as connection:
             for at in range(0, len(public_ids), 1000):  # a statement takes a limited number of parameters
@@ -193,7 +193,7 @@ class Trials:
     # -- segments and checkpoints --------------------------------------------------------------------------------------
 
     def segments(self, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:
-        """Return trial number -> the segments of the trial in order, for every trial that has segments."""
+        """Return a dict from trial number to the trial's segments in order, for every trial that has segments."""
         found: dict[int, list[SegmentRecord]] = {}
         with self._database.read() as connection:
             for row in connection.execute(_segments().where(trial.c.experiment_id == experiment_id)).mappings():

@@ -49,7 +49,7 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
-"""Old name -> current name. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
+"""Maps old names to current names. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -49,7 +49,7 @@ KNOWN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """An entrypoint that can be imported. `hash` is a hash of those of the user's files that the import loaded."""
+    """An entrypoint that can be imported. `hash` is a hash of the user's files that the import loaded."""
 
     name: str
     hash: str
@@ -158,7 +158,7 @@ class EntrypointChecker:
         raise EntrypointError(answer.message, pointer)
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return the answer to a question: a remembered one if it is still valid, else that of a running or new import."""
+        """Return a remembered answer if it is still valid, else the answer of a running or a new import."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow

@@ -180,7 +180,7 @@ def test_a_refusal_ends_an_experiment_that_has_results_too() -> None:
 
 def test_workers_that_were_lost_while_they_started_are_started_again() -> None:
     bench = Bench(limits={"max_concurrent_trials": 1, "max_system_failures": 2})
-    lost = Failure(kind="system", cause="lost_at_start", message="the workers were lost while they were started")
+    lost = Failure(kind="system", cause="lost_at_start", message="the workers were lost during start-up")
     for ordinal in (2, 3):
         assert launches(bench.ended(0, "failed", lost)) == [(0, ordinal)]
     assert launches(bench.ended(0, "failed", lost)) == [(1, 1)]

@@ -40,4 +40,4 @@ def test_workers_that_would_fail_again_are_refused(error: r.RayError) -> None:
 def test_workers_that_died_may_be_well_the_next_time(error: r.RayError) -> None:
     found = start_error(error)
     assert isinstance(found, LostAtStart)
-    assert str(found).startswith("the workers were lost while they were started: ")
+    assert str(found).startswith("the workers were lost during start-up: ")

@@ -152,7 +152,7 @@ class Assignment(Model):
     checkpoint_every: Annotated[
         int | None,
         Field(
-            description="the number of reports between the checkpoints that the user asked for; null: the user asked for none"
+            description="the number of reports from one checkpoint to the next, as the user configured it; null: not configured"
         ),
     ]
     checkpoint_at_milestones: Annotated[
@@ -300,7 +300,7 @@ class Completion(Body):
         Field(
             ge=1,
             le=2**31 - 1,
-            description="the iteration of the last report; null: 1 more than that of the report before",
+            description="the iteration of the last report; null: the iteration of the previous report plus 1",
         ),
     ] = None
     checkpoint: Annotated[

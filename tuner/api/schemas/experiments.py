@@ -356,7 +356,10 @@ class Importances(Model):
         ),
     ]
     trials: Annotated[int, Field(description="the number of ended trials whose results were used")]
-    needed: Annotated[int, Field(description="the number of ended trials with a result that is needed at least")]
+    needed: Annotated[
+        int,
+        Field(description="the minimum number of ended trials with a result; with fewer, no importance is computed"),
+    ]
     left_out: Annotated[
         int,
         Field(

@@ -114,13 +114,13 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return the values of a record that the API shows, as arguments for a model that `shown` has made."""
+    """Return the values of those of a record's fields that the API shows, as arguments for a model from `shown`."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 
 @functools.cache
 def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
-    """Return (name, type, `About`) for each field of a record that the API shows."""
+    """Return (name, type, `About`) for each of a record's fields that the API shows."""
     hints = get_type_hints(record, include_extras=True).items()
     marked = ((name, get_args(hint)) for name, hint in hints)
     return tuple((name, args[0], mark) for name, args in marked for mark in args if isinstance(mark, About))

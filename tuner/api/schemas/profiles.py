@@ -69,17 +69,17 @@ class Speedscope(Model):
 
 class ProfiledThread(Model):
     name: Annotated[str, Field(description="the name of the thread; the function runs in the thread `train`")]
-    cpu_s: Annotated[float | None, Field(description="CPU seconds that it used meanwhile; null if it ended")]
+    cpu_s: Annotated[float | None, Field(description="CPU seconds that it used during the profile; null if it ended")]
 
 
 class CpuProfile(Model):
     """The figures of a profile of the kind `cpu`."""
 
     samples: Annotated[
-        int, Field(description="number of samples that were taken; fewer than asked if a C call held the GIL")
+        int, Field(description="number of samples that were taken; fewer than requested if a C call held the GIL")
     ]
-    rate_hz: Annotated[float, Field(description="samples per second that were asked for")]
-    cpu_s: Annotated[float, Field(description="CPU seconds that the process and its children used meanwhile")]
+    rate_hz: Annotated[float, Field(description="samples per second that were requested")]
+    cpu_s: Annotated[float, Field(description="CPU seconds that the process and its children used during the profile")]
     sampler_cpu_s: Annotated[float, Field(description="CPU seconds of the sampling itself, which is its cost")]
     threads: Annotated[list[ProfiledThread], Field(description="the threads, in the order of the profiles")]
 
@@ -102,7 +102,7 @@ class MemoryProfile(Model):
     ]
     traced_bytes: Annotated[int, Field(description="memory that Python allocated and that still exists at the end")]
     traced_peak_bytes: Annotated[
-        int | None, Field(description="the most of it at one time; null if the training code had started tracemalloc")
+        int | None, Field(description="the peak of this memory; null if the training code had started tracemalloc")
     ]
     tracer_bytes: Annotated[int, Field(description="memory that the tracing itself needed")]
     rss_start_bytes: Annotated[int, Field(description="resident memory of the process at the start")]

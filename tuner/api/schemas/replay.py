@@ -21,7 +21,7 @@ class ReplayRequest(Model):
     scheduler: Annotated[
         str | Json | None,
         Field(
-            description="the scheduler, as in a spec: a type, or an object with a type and options; null: that of the experiment"
+            description="the scheduler, as in a spec: a type, or an object with a type and options; null: the experiment's"
         ),
     ] = None
     search: Annotated[

@@ -47,8 +47,8 @@ class NewWebhook(Body):
         Field(
             pattern=PROJECT,
             description=(
-                "send only events of this project; null: of the project that the caller is limited to, or of all projects if the "
-                "caller is not limited"
+                "send only events of this project; null: send the events of the project that the caller is limited to, or of "
+                "all projects if the caller is not limited"
             ),
         ),
     ] = None
@@ -56,7 +56,7 @@ class NewWebhook(Body):
         str | None,
         Field(
             max_length=100,
-            description="send only events of this experiment, exp_...; null: of all experiments of the project",
+            description="send only events of this experiment, exp_...; null: send the events of all experiments in the project",
         ),
     ] = None
     format: Annotated[
@@ -80,10 +80,14 @@ class Webhook(Model):
     id: Annotated[str, Field(description="whk_...")]
     url: Annotated[str, Field(description="the URL to which deliveries are sent")]
     events: Annotated[list[EventName], Field(description="the events that are sent to the webhook")]
-    project: Annotated[str | None, Field(description="only events of this project are sent; null: of all projects")]
+    project: Annotated[
+        str | None, Field(description="only events of this project are sent; null: events of all projects are sent")
+    ]
     experiment_id: Annotated[
         str | None,
-        Field(description="only events of this experiment are sent; null: of all experiments of the project"),
+        Field(
+            description="only events of this experiment are sent; null: events of all experiments in the project are sent"
+        ),
     ]
     format: Annotated[FormatName, Field(description="json or slack")]
     threshold: Annotated[

@@ -141,8 +141,8 @@ class Decider:
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
         """Start a trial with the proposed configuration.
 
-        If users have enqueued trials or the search space has changed meanwhile, discard the proposal; the searcher will be
-        asked again.
+        If users have enqueued trials or the search space has changed meanwhile, discard the proposal; the searcher will
+        propose another one.
         """
         (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)
         if event.params is None or self.experiment.queue or outdated:
@@ -209,7 +209,10 @@ class Decider:
     # -- after every event -----------------------------------------------------------------------------------------------
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
-        """Yield the decisions that follow once an event and its facts have been handled."""
+        """Yield further decisions after an event, such as which trial to start in a free slot.
+
+        Call this after `after_event`, and after `after_fact` for each fact that followed from the event.
+        """
         if self.experiment.exploits:
             yield from self._end_waiting()
         outlook = self.experiment.outlook
@@ -225,10 +228,10 @@ class Decider:
             yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
-        """Start each exploit whose donor has a usable checkpoint now. Resume each trial that waits for one in vain.
+        """Start each exploit whose donor now has a usable checkpoint. Resume each trial whose donor will not deliver one.
 
-        A checkpoint may be ready before its report makes it usable. A trial waits in vain if its donor has no checkpoint and
-        does not run: such a donor may itself be paused until the other trials reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run will not
+        deliver one: such a donor may itself be paused until the other trials reach the end of an interval.
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
@@ -451,7 +454,7 @@ class Decider:
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:
-        """Return the report_no at which the ranks wait next, and the time_attr value from which the scheduler decides."""
+        """Return the report_no at which the ranks wait next, and the lowest time_attr value at which the scheduler decides."""
         spec, decide_at = self.experiment.spec, segment.decide_at
         undecided = not segment.scored and decide_at is not None and trial.t >= decide_at
         if not undecided:  # else the scheduler is asked at the next report that has the objective

@@ -197,11 +197,11 @@ class State:
         """Record the report at which the ranks of an open segment will wait next. The ranks learn of it after this call.
 
         report_no: the number of that report; None if the ranks never wait again.
-        decide_at: the value of time_attr from which the scheduler decides next.
-        asked: True if the scheduler decided at the newest report.
+        decide_at: the value of time_attr at or above which the scheduler makes its next decision; None if it makes none.
+        asked: True if the scheduler has already decided about the newest report.
 
-        This is the only change without a log entry. The next driver does not need it, because the ranks end with their
-        driver. No log entry depends on it before the ranks report again.
+        This is the only change that is not logged. If the driver dies, its ranks die too, so that the next driver has no use
+        for this value. Log entries depend on it only after the ranks have reported again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
         if asked:

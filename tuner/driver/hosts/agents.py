@@ -241,7 +241,7 @@ class AgentGroups(SegmentGroups):
         queue.over_since = time.monotonic()
 
     def stats(self) -> dict[str, int]:
-        """Return the number of segments that run on agents ("running"), and of those that wait for an agent ("waiting")."""
+        """Return how many segments run on agents ("running"), and how many wait for an agent ("waiting")."""
         leased = sum(bool(lease.name) for lease in self._segments.values())
         return {"running": leased, "waiting": len(self._segments) - leased, "idle": 0}
 
@@ -415,7 +415,7 @@ class AgentGroups(SegmentGroups):
     async def _report(
         self, queue: _Queue, lease: _Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
     ) -> dict[str, Any]:
-        """Commit those of the reports that are new, and return the verdict on the last one as JSON.
+        """Commit the new ones among the reports, and return the verdict on the last one as JSON.
 
         last: True if the trial ends with the last report.
         """

@@ -67,7 +67,9 @@ class Candidates:
         return owner in self._dead or owner_is_dead(owner)
 
     def find(self, now: float, *, busy: Collection[int], outage: bool, adopt: bool) -> Found:
-        """Return the experiments in the database that the host should drive, and those to offer to users, each only once.
+        """Return the experiments that the host should drive, and those to offer to users.
+
+        An experiment that was offered is not offered again, unless the host has driven it since.
 
         Args:
             now: the present time.
@@ -117,7 +119,10 @@ class Candidates:
                     yield record
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose driver is dead although its lease has not expired. Search only every `LEASES_S`."""
+        """Return the experiments whose driver is dead although its lease has not expired.
+
+        Return an empty list if the last search was less than `LEASES_S` seconds ago.
+        """
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()
@@ -125,6 +130,6 @@ class Candidates:
         return [record for record in leased if self.is_dead(record.driver_owner)]
 
     def _cancelled(self, experiments: list[int]) -> set[int]:
-        """Return the ids of those of the experiments that a user has asked to cancel."""
+        """Return the ids of the given experiments that a user has requested to cancel."""
         commands = self._store.commands.pending(experiments)
         return {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}

@@ -105,10 +105,10 @@ class SegmentGroups(Protocol):
         """
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return the current resource use of each rank of a segment that answers."""
+        """Return the current resource usage of each rank of a segment that answers."""
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource use of each rank that answers, by segment, for those of the segments that run here."""
+        """Return the current resource usage of each rank that answers, by segment. Leave out segments that do not run here."""
 
 
 class Executor(Protocol):

@@ -49,7 +49,7 @@ RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProces
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A Ray head that was alive when it was found or started."""
+    """A Ray head on this machine. It was alive when this object was made, but may have died since."""
 
     address: str
     parts: tuple[psutil.Process, ...]

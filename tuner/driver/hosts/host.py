@@ -231,7 +231,7 @@ class Host:
         return found
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource use of the ranks of these segments; see `GroupManager.measure`."""
+        """Return the current resource usage of the ranks of these segments; see `GroupManager.measure`."""
         asked = list(segment_ids)
         answers = await asyncio.gather(*(groups.measure(asked) for groups in self._all_groups()))
         return {name: ranks for answer in answers for name, ranks in answer.items()}
@@ -249,8 +249,8 @@ class Host:
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
         """Begin to renew leases and to look for commands. Return the name under which the host holds leases.
 
-        serve: True to look also for experiments that need a driver.
-        adopt: True to drive also experiments whose script has ended. Those created over the API are always driven.
+        serve: True to also look for experiments that need a driver.
+        adopt: True to also drive experiments whose script has ended. Those created over the API are always driven.
         gone: the owner names of hosts that the caller knows to be dead. Their experiments are taken over before their
             leases expire.
         """
@@ -393,7 +393,7 @@ class Host:
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return the Python stack ("stack") and the resource use (`process_stats.usage`) of each rank of a segment."""
+        """Return the Python stack ("stack") and the resource usage (`process_stats.usage`) of each rank of a segment."""
         found: dict[str, dict[str, Any]] = {}
         for groups in self._all_groups():
             stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
@@ -415,7 +415,7 @@ class Host:
         return {"found": None}
 
     async def cluster(self) -> dict[str, Any]:
-        """Return a description of the cluster as JSON, made by `tuner.driver.hosts.overview`."""
+        """Return a description of the cluster as JSON; see `tuner.driver.hosts.overview`."""
         nodes, available = await self.executor.nodes()
         standings = {name: self._standing(name) for name in self._named}
         return overview(
@@ -443,7 +443,10 @@ class Host:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """Return this host's part of `GET /metrics`. Call this regularly: each call adds up the use since the call before."""
+        """Return this host's part of `GET /metrics`.
+
+        Call this regularly: each call adds the GPU seconds and rank seconds since the previous call to the totals.
+        """
         training = [name for groups in self._all_groups() for name in groups.training()]
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]

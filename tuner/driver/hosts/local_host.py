@@ -90,7 +90,7 @@ _pid = os.getpid()
 
 
 def has(needs: tuple[Any, ...]) -> bool:
-    """Return whether a host is kept that meets these needs, which `needs.of_workers` returned."""
+    """Return whether a host from an earlier call can serve a call with these needs; see `needs.of_workers`."""
     return _kept is not None and _kept.needs[2:] == needs
 
 

@@ -1,4 +1,4 @@
-"""Sample the CPU, memory and GPU use of ranks, and store the samples as time series.
+"""Sample the CPU, memory and GPU usage of ranks, and store the samples as time series.
 
 No decision depends on the samples, so they are not events and the core does not see them. They are requested over the
 existing connections between the host and the ranks. A sample costs a rank about a millisecond, in a separate thread.
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 class Meters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource use (`process_stats.usage`) of each rank, by segment and rank, for those that answer."""
+        """Return the resource usage (`process_stats.usage`) of the ranks that answer, by segment and rank."""
 
 
 class Shelf(Protocol):
@@ -64,7 +64,7 @@ class _Pace:
 
 
 class UsageKeeper:
-    """Takes samples of the resource use of ranks, and stores them.
+    """Takes samples of the resource usage of ranks, and stores them.
 
     meters: measures the ranks.
     shelf: stores the samples.
@@ -82,7 +82,7 @@ class UsageKeeper:
             try:
                 await self.sample()
             except Exception:
-                log.warning("could not store the resource use of ranks", exc_info=True)
+                log.warning("could not store the resource usage of ranks", exc_info=True)
 
     async def sample(self) -> None:
         """Take a sample of each running rank, and store the samples in one transaction for each experiment."""

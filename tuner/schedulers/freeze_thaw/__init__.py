@@ -1,9 +1,10 @@
-"""Freeze-thaw: a model of the learning curves decides, at every level, which trial trains next.
+"""Freeze-thaw: predict learning curves by a model, and pause and resume trials according to the predictions.
 
-Swersky, Snoek and Adams, "Freeze-Thaw Bayesian Optimization", 2014, https://arxiv.org/abs/1406.3896: a model of the
-learning curves pauses and resumes many trials. `docs/freeze_thaw.md` explains the whole method.
+Swersky, Snoek and Adams, "Freeze-Thaw Bayesian Optimization", 2014, https://arxiv.org/abs/1406.3896. A *level* is
+a value of time_attr, such as 9 epochs. When a trial reaches a level, the scheduler chooses the trial that trains next.
+`docs/freeze_thaw.md` explains the whole method.
 
-    scheduler     keeps the facts, asks for decisions, and fits the model
+    scheduler     records what has happened, decides, and fits the model
     reasons       puts decisions into words
     acquisition   chooses the trial or the new configuration that trains next
     novelty       reduces the value of configurations that are close to earlier ones
@@ -13,7 +14,7 @@ learning curves pauses and resumes many trials. `docs/freeze_thaw.md` explains t
     unit_cube     configurations as points
     budget        the limit on all training, and the choice of the trial that is trained to the end
     repeats       trials whose results equal those of another trial
-    levels        the times at which decisions are made
+    levels        the values of time_attr at which decisions are made
     state         the state of the scheduler
 """
 

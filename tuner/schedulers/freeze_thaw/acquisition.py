@@ -43,7 +43,7 @@ class DecisionInputs:
 
     Attributes:
         results: all results so far.
-        levels: the levels (l,), in units of time_attr.
+        levels: the values of time_attr at which decisions are made (l,).
         theta: the parameters of the curve model.
         best: the best score so far.
         started: numbers (m,) of the trials that could continue. Each of them has results.

@@ -43,7 +43,7 @@ class Standing:
         self._count = 0
 
     def follow(self, results: Sequence[Result]) -> Standing:
-        """Process the new items of a list of (trial, level, score) that only grows, and return this object."""
+        """Process the new items of a list of (trial, level index, score) that only grows. Return self."""
         for trial, level, score in results[self._count :]:
             score = -math.inf if score is None else score
             insort(self._levels.setdefault(level, []), score)

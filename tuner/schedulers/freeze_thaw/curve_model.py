@@ -1,8 +1,8 @@
 """Predict learning curves, with their uncertainty, by a Gaussian process over configuration × log time.
 
 It follows freeze-thaw Bayesian optimization (Swersky, Snoek and Adams, 2014, section 3), with a stationary kernel over
-time instead of an exponential decay. Results at a few geometric levels are enough, and a decision needs one Cholesky
-factorization of a few hundred rows.
+time instead of an exponential decay. It is enough to know the results at a few times, which form a geometric sequence. So
+a decision needs only one Cholesky factorization of a few hundred rows.
 
     k = A [ (M52(|x - x'| / l) + b·(x - 1/2)·(x' - 1/2) + e(x)·e(x') + c·G(|x - x'| / ρ) + s·1{i = i'})
               · g(τ) g(τ') M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
@@ -67,7 +67,7 @@ class Rows:
     Attributes:
         x: the encoded configurations (trials, q).
         trial: for each result, the row of its trial in x (n,).
-        tau: the level of each result (n,), in [0, 1].
+        tau: for each result, its position τ on the time axis (n,), in [0, 1].
     """
 
     x: Floats
@@ -92,14 +92,14 @@ def matern52(distance: Floats) -> Floats:
 
 
 def distances(a: Floats, b: Floats) -> Floats:
-    """Return the Euclidean distances (n, m) between the rows of a (n, q) and of b (m, q)."""
+    """Return the Euclidean distances (n, m) between the rows of `a` (n, q) and the rows of `b` (m, q)."""
     out = squared_distances(a, b)
     np.sqrt(out, out=out)
     return out
 
 
 def squared_distances(a: Floats, b: Floats) -> Floats:
-    """Return the squared distances (n, m) between the rows of a (n, q) and of b (m, q)."""
+    """Return the squared distances (n, m) between the rows of `a` (n, q) and the rows of `b` (m, q)."""
     out: Floats = a @ b.T
     out *= -2
     out += (a * a).sum(1)[:, None]
@@ -109,7 +109,7 @@ def squared_distances(a: Floats, b: Floats) -> Floats:
 
 
 def centred(x: Floats, group: Ints) -> Floats:
-    """Return x - 1/2 (n, r) for the numeric columns of x (n, q). The other columns encode categories.
+    """Return `x - 1/2` (n, r) for the numeric columns of `x` (n, q). The other columns encode categories.
 
     `group` (q,) says to which parameter each column belongs. A column is numeric if its parameter has only this column.
     """
@@ -118,7 +118,7 @@ def centred(x: Floats, group: Ints) -> Floats:
 
 
 def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
-    """Return the columns (n, r) whose products are the trends: the linear trend, and those of earlier experiments."""
+    """Return the columns (n, r) whose dot products are the linear terms of the kernel: b and, with `earlier`, e."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
 
@@ -370,7 +370,7 @@ class Posterior:
     def _across(self, x: Floats, line: Floats) -> Floats:
         """Return the kernel over configurations between x (m, q) and every trial, without the individual part of a trial.
 
-        `line` (m, r) are the trends of x.
+        `line` (m, r) is what `trends` returns for x.
         """
         out = matern52(distances(x / self._lengths, self._scaled))
         near = squared_distances(x, self._x)

@@ -1,10 +1,11 @@
-"""Learn from earlier experiments: models of their scores become trends in this experiment's model.
+"""Learn from earlier experiments: use predictions from their results in the curve model of the current experiment.
 
-Each earlier experiment gets a curve model. The mean of this model at the end of a full training, as a function of the
-configuration, is its *surrogate*. The model of the current experiment has a trend along each surrogate (`curve_model`),
-of unknown size. So the influence of an earlier experiment depends on how well it has predicted the results so far, and
-an unrelated experiment is soon ignored. This is the linear model of coregionalisation with fixed earlier tasks; compare the
-ranking-weighted ensemble of Feurer, Letham and Bakshy, "Scalable Meta-Learning for Bayesian Optimization" (2018).
+A curve model is fitted to each earlier experiment. Its expected score at the end of a full training, as a function of the
+configuration, is the *surrogate* of that experiment. In the curve model of the current experiment, each surrogate is a
+linear term with an unknown weight (e in `curve_model`). So the influence of an earlier experiment depends on how well it
+has predicted the results so far, and an unrelated experiment is soon ignored. This is the linear model of
+coregionalisation with fixed earlier tasks; compare the ranking-weighted ensemble of Feurer, Letham and Bakshy, "Scalable
+Meta-Learning for Bayesian Optimization" (2018).
 
 The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment, it contains
 a configuration that was good in that experiment (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
@@ -35,7 +36,7 @@ from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
-WEIGHT = 1.0  # the total prior variance of all trends along earlier experiments
+WEIGHT = 1.0  # the total prior variance of the terms of all earlier experiments
 AT_FIRST = 0.7  # the relevance of an earlier experiment before there are results
 SURE_AFTER = 4  # with this many results, the measured relevance has the same weight as AT_FIRST
 MOST_TRIALS = 80  # at most this many trials of an earlier experiment are used; see `_chosen`
@@ -112,7 +113,7 @@ class Surrogate:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Maps encoded configurations (m, q) to the trends (m, e) along the surrogates of all earlier experiments.
+    """Maps encoded configurations (m, q) to the scaled predictions (m, e) of the surrogates of all earlier experiments.
 
     Attributes:
         surrogates: one surrogate for each earlier experiment.
@@ -142,7 +143,7 @@ def relevance(expected: Floats, z: Floats, level: Floats) -> Floats:
     Args:
         expected: the prediction of each experiment for the trials (n, e).
         z: the newest results of the trials (n,).
-        level: the levels of these results (n,).
+        level: numbers (n,) that are equal for results after the same amount of training.
     """
     found = np.array([skill(column, z, level) for column in expected.T])
     out: Floats = (SURE_AFTER * AT_FIRST + len(z) * found) / (SURE_AFTER + len(z))
@@ -181,7 +182,7 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
 def skill(expected: Floats, z: Floats, level: Floats) -> float:
     """Return the correlation between results and predictions (n,), or 0 if it is negative.
 
-    Results are compared only with results at the same level, because results at later levels are better anyway.
+    Only results after equally long training are compared with each other, because longer training improves results anyway.
     """
     a, b = expected.copy(), z.copy()
     for one in np.unique(level):
@@ -210,7 +211,7 @@ def _best(trial: EarlierTrial) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A configuration of the portfolio, and the indices of the experiments for which it is the best in the portfolio."""
+    """A configuration of the portfolio, and the indices of the experiments in which it beats the rest of the portfolio."""
 
     params: Mapping[str, Any]
     covers: tuple[int, ...]

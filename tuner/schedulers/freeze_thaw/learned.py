@@ -18,11 +18,11 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The knowledge gained from earlier experiments: the first configurations, and the trends for the model.
+    """The knowledge gained from earlier experiments: the first configurations, and predictions for the curve model.
 
     Attributes:
         picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.
-        earlier: the trends of the model; None without earlier experiments.
+        earlier: predicts scores from the earlier experiments; None if there are none.
         hints: realised points (h, p) that were good in earlier experiments.
         names: the names of the earlier experiments.
     """

@@ -1,4 +1,7 @@
-"""Compute the levels at which freeze-thaw decides, and their positions on the time axis of the curve model."""
+"""Compute the levels, and their positions on the time axis of the curve model.
+
+A level is a value of time_attr, such as 9 epochs. Freeze-thaw decides about a trial whenever the trial reaches a level.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ LEVEL_RATIO = 1.5
 
 
 def levels(grace: float, end: float) -> list[float]:
-    """Return the levels from `grace` to `end`, each about 1.5 times the one before.
+    """Return the levels from `grace` to `end`, each about 1.5 times the previous level.
 
     The levels are whole numbers if `grace` and `end` are. The last level is `end`, and no other level is just below it.
     """

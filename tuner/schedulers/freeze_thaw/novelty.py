@@ -35,7 +35,7 @@ class Novelty:
         self._count = 0
 
     def follow(self, results: Sequence[tuple[int, int, float | None]], features: Callable[[int], Floats]) -> None:
-        """Process the new items of a list of (trial, level, score) that only grows.
+        """Process the new items of a list of (trial, level index, score) that only grows.
 
         `features` gives the features (q,) of a trial.
         """

@@ -12,7 +12,7 @@ Curve = tuple[tuple[int, float | None], ...]
 
 
 class Repeats:
-    """An index of learning curves. A curve is a tuple of (level, score)."""
+    """An index of learning curves. A curve is a tuple of (level index, score)."""
 
     def __init__(self) -> None:
         self._curves: dict[int, Curve] = {}
@@ -20,7 +20,7 @@ class Repeats:
         self._count = 0
 
     def follow(self, results: Sequence[tuple[int, int, float | None]]) -> None:
-        """Process the new items of a list of (trial, level, score) that only grows."""
+        """Process the new items of a list of (trial, level index, score) that only grows."""
         for trial, level, score in results[self._count :]:
             curve = (*self._curves.get(trial, ()), (level, score))
             self._curves[trial] = curve
@@ -28,7 +28,7 @@ class Repeats:
         self._count = len(results)
 
     def original(self, trial: int) -> int | None:
-        """Return a trial with the same results that trained longer, or as long but came first; None if there is none.
+        """Return another trial that got the same results earlier, or got them and trained further; None if there is none.
 
         At least two different results must agree, because a single result may agree by chance, and flat curves often do.
         """

@@ -1,4 +1,4 @@
-"""Hold the results of trials at the levels, and select those to which the curve model is fitted."""
+"""Hold the results of trials at the levels (see `levels`), and select those to which the curve model is fitted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Results:
         point: Callable[[int], Floats],
         repeats: Callable[[int], bool] = lambda number: False,
     ) -> Results:
-        """Return the results that a non-empty list of (trial, level, score) contains. The score of a crash is None.
+        """Build the object from a non-empty list of (trial, level index, score). The score of a crash is None.
 
         `point` gives the realised point of a trial, and `repeats` says whether the trial repeats another trial.
         """

@@ -1,4 +1,4 @@
-"""Define the freeze-thaw scheduler, which keeps the facts, asks `acquisition` for decisions, and fits the curve model."""
+"""Define the freeze-thaw scheduler, which records results, decides with the help of `acquisition`, and fits the curve model."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class FreezeThawScheduler(Scheduler):
 
     Args:
         max_t: the length of a full training, in units of time_attr. None: the experiment's max_t.
-        grace_period: the lowest level. No trial is paused before this level. Each further level is about 1.5 times the
-            previous level. None: 1, or max_t / 64 if max_t is below 2.
+        grace_period: the lowest level. Levels are the values of time_attr at which a trial can be paused. Each further
+            level is about 1.5 times the previous level. None: 1, or max_t / 64 if max_t is below 2.
         budget: ends the search when all trials together have trained for this many full trainings. None: the
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
             that is less). If the experiment has neither, but a time budget, there is no limit.

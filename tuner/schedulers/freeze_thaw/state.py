@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class FreezeThawState:
-    """The facts so far, and the last committed fit."""
+    """The results and other facts so far, and the last committed fit of the curve model."""
 
     results: list[tuple[int, int, float | None]] = field(
         default_factory=list

@@ -45,7 +45,7 @@ class Observations:
 
 
 def scaled(values: Floats, by: Floats) -> Floats:
-    """Scale values (m, 2) so that, in each column, the least value of `by` (n, 2) becomes 0 and its greatest becomes 1."""
+    """Scale values (m, 2) so that, in each column, the lowest value of `by` (n, 2) becomes 0 and the highest becomes 1."""
     low, high = by.min(0), by.max(0)
     out: Floats = (values - low) / (high - low + 1e-8)
     return out

@@ -48,7 +48,7 @@ def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def mutations_to_json(mutations: Mapping[str, Mutation]) -> dict[str, Any]:
-    """Return path -> list, domain, or ``{"function": "module:name"}``.
+    """Return a dict from path to a list, a domain, or ``{"function": "module:name"}``.
 
     Raises:
         SpecError: a function cannot be imported by another process.
@@ -108,7 +108,7 @@ class Explorer:
         self._custom = custom
 
     def __call__(self, donor: Mapping[str, Any], rng: random.Random) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the new params, and path -> how the parameter changed, in words."""
+        """Return the new params, and a dict from path to a description of how the parameter changed."""
         params = dict(donor)
         how: dict[str, str] = {}
         for move in self._moves:
@@ -122,8 +122,8 @@ class Explorer:
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Apply `custom` to changed params, and move the values into their domains.
 
-        Return the params, and path -> a description of the difference from the donor's value. `how` maps a path to the cause
-        of its change so far.
+        Return the params, and a dict from path to a description of the difference from the donor's value. `how` maps a path to
+        the cause of its change so far.
         """
         if self._custom is not None:
             params = dict(self._custom(dict(params)))

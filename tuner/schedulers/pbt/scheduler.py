@@ -327,7 +327,7 @@ class PopulationBasedTraining(Scheduler):
         return rng.choice(donors).number
 
     def _plan(self, trials: Population) -> dict[int, int | None]:
-        """Return trial -> donor for all waiting trials. Trials without a donor continue unchanged, and come last."""
+        """Return a dict from each waiting trial to its donor. Trials without a donor continue unchanged, and come last."""
         ranked = [trial for _, trial in reversed(self.state.ranking) if trial in self.state.waiting]
         bottom = set(ranked[len(ranked) - self._quantile() :])
         donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}

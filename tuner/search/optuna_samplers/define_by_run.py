@@ -163,7 +163,7 @@ class DefineByRunSearch(Searcher):
 
 
 class _Study(Mirror):
-    """A study that mirrors the trials. Each trial has the distributions that its code asked for."""
+    """A study that mirrors the trials. Each trial has the distributions that its code requested."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Curves: names of metrics, points, and buckets of points at several resolutions."""
+"""Store curves: the names of metrics, the points, and buckets that summarize points at several resolutions."""

@@ -12,7 +12,7 @@ from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import Cursor
 
 Begins = float | Mapping[int, float]
-"""The time at which an axis is zero: one time for all segments, or segment id -> time."""
+"""The time at which an axis is zero: one time for all segments, or a mapping from segment id to time."""
 
 # The last report of a segment that is followed by another one. Its metrics may be any of the experiment's.
 _SEGMENTS = """
@@ -25,7 +25,7 @@ ORDER BY s.trial_id, s.ordinal"""
 
 
 def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> dict[int, float]:
-    """Return segment id -> the time at which the trial's clock would have been zero if it had run without a break.
+    """Return, by segment id, the time at which the trial's clock would have been zero if it had run without a break.
 
     A point's place on the clock is the time of the point minus this time.
 

@@ -25,7 +25,7 @@ class Metrics:
         return self.names_of([experiment_id])[experiment_id]
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the names of the metrics of each of several experiments, with one query."""
+        """Return each experiment's metric names, for several experiments with one query."""
         with self._database.read() as connection:
             return names_of(connection, experiment_ids)
 

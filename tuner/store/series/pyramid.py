@@ -66,7 +66,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return the bucket of these points, which are in the order of their reports. Of equal values, the earliest is taken."""
+    """Return one bucket with all points, which must be in the order of their reports. Of equal values, take the earliest."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -84,7 +84,7 @@ def _with_gaps(points: Sequence[Row]) -> Bucket:
 
 
 def merged(buckets: Sequence[Bucket]) -> Bucket:
-    """Return the bucket of all points in these buckets, which are in the order of their reports."""
+    """Merge buckets, which must be in the order of their reports, into one bucket with all their points."""
     finite = [bucket for bucket in buckets if bucket[0] > bucket[1]] or buckets[:1]
     low = min(finite, key=itemgetter(_LOW.stop - 1))
     high = max(finite, key=itemgetter(_HIGH.stop - 1))

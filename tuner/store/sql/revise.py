@@ -25,7 +25,7 @@ def main(message: str) -> None:
 
 
 def _last() -> int:
-    """Return the largest revision number, which is not always that of the newest revision."""
+    """Return the largest revision number. The newest revision may have a smaller number."""
     return max(int(path.name[:4]) for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py"))
 
 

@@ -109,7 +109,7 @@ def decision_rows(connection: Connection, experiment_id: int, after: int, upto: 
 def metrics_of(
     connection: Connection, experiment_id: int, after: int, upto: int
 ) -> dict[tuple[int, int], dict[str, float]]:
-    """Return (segment id, report_no) -> metrics, for the reports with event_seq from after + 1 to upto."""
+    """Return a dict from (segment id, report_no) to metrics, for the reports with event_seq from after + 1 to upto."""
     keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
     names = {row.id: row.name for row in connection.execute(keys)}
     # With IN instead of a join, every point is one look-up in the primary key.
@@ -130,7 +130,7 @@ def metrics_of(
 
 
 def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> dict[int, int]:
-    """Return segment id -> the segment's ordinal within its trial."""
+    """Return a dict from segment id to the segment's ordinal within its trial."""
     query = select(segment.c.id, segment.c.ordinal)
     if only is None:
         query = query.join(trial, trial.c.id == segment.c.trial_id).where(trial.c.experiment_id == experiment_id)

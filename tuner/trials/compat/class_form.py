@@ -1,7 +1,7 @@
 """Training code in the form of a class: one step for each report, saved and loaded by methods.
 
 class Digits:
-    def setup(self, config): ...          # a new object, also after an exploit
+    def setup(self, config): ...          # initializes a new object; an exploit makes a new one, too
     def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
     def save(self, folder: str): ...      # optional, with load; without them, a resumed trial starts from the beginning
     def load(self, folder: str): ...

@@ -17,7 +17,7 @@ TrainFunction = Callable[[dict[str, Any]], Any]
 
 
 def as_function(trainable: Any) -> TrainFunction:
-    """Convert training code to a training function, also if it is wrapped by `tuner.with_parameters`.
+    """Convert training code to a training function, even if it is wrapped by `tuner.with_parameters`.
 
     Training code is a function, a class with `setup` and `step`, a trainer of Ray Train, or an Optuna objective. Raise
     EntrypointError for anything else.

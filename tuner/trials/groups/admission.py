@@ -27,7 +27,7 @@ SLICE_S = 5.0
 """Seconds for which an experiment may reuse a warm group while other experiments wait, since processes start slowly."""
 PREEMPT_AFTER_S = 20.0
 """The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
-_YIELD_AGAIN_S = 5.0  # seconds until a group that was asked to make room, and has not begun to end, is asked again
+_YIELD_AGAIN_S = 5.0  # seconds until a group that was told to make room, and has not begun to end, is told again
 _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 

@@ -254,7 +254,7 @@ def start_error(error: ray.exceptions.RayError) -> PlacementError:
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
         return PlacementError(f"the workers could not be started: {_last_line(error)}")
-    return LostAtStart(f"the workers were lost while they were started: {_last_line(error)}")
+    return LostAtStart(f"the workers were lost during start-up: {_last_line(error)}")
 
 
 def _last_line(error: BaseException) -> str:

@@ -192,7 +192,7 @@ def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running group that could end to make room. name: its segment. ending: whether it was already asked to end."""
+    """A running group that could end to make room. name: its segment. ending: whether it has already been told to end."""
 
     name: str
     experiment: str

@@ -188,7 +188,7 @@ class LocalPool:
         try:
             worker: WorkerMetadata = await rank.call("hello", (False,))
         except RankLost as error:
-            raise LostAtStart(f"the worker process was lost while it was started: {error}") from error
+            raise LostAtStart(f"the worker process was lost during start-up: {error}") from error
         except BaseException:
             rank.kill()
             raise

@@ -27,7 +27,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """One of the two Lightning packages: its import name, and that of the Fabric package that belongs to it."""
+    """One of the two Lightning packages: its import name, and the import name of its Fabric package."""
 
     pytorch: str
     fabric: str

@@ -117,7 +117,7 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return a copy of `restored`, in which values that differ between `old` and `new` are those of `new`.
+    """Return a copy of `restored` that has the values of `new` where `old` and `new` differ.
 
     The changes are appended to `words`.
     """
@@ -156,7 +156,7 @@ def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def _rates(scheduler: Any) -> None:
-    """Set the optimizer's learning rates to those of the scheduler's position, if these are known.
+    """Set the optimizer's learning rates to the rates at the scheduler's position, if they are known.
 
     Then store the optimizer's rates in the scheduler.
     """

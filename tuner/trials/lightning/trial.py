@@ -184,5 +184,5 @@ def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector._lazy_init_strategy()
     except AttributeError as error:
         raise TunerError(
-            f"this version of {flavour.pytorch} keeps its strategy elsewhere than the versions that tuner supports: {error}"
+            f"tuner does not support this version of {flavour.pytorch}, whose trainer cannot be given a strategy: {error}"
         ) from error

@@ -10,7 +10,7 @@ ProfileKind = Literal["cpu", "memory"]
 LONGEST_S = 60.0
 """The longest profile, in seconds."""
 MOST_HZ = 250.0
-"""The most samples per second. More would slow the training down, and show little more."""
+"""The largest number of samples per second. More would slow the training down, and show little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,9 @@ MEMORY_NOTES = (
     "The lines show what was allocated during the profile and still exists at its end. Memory that C++ code allocates by "
     "itself, such as torch's tensors on the CPU, is in the resident memory but in no line; memray can trace it.",
 )
-TRACED_BEFORE = "The training code had started tracemalloc itself, so the profile has as many frames as it asked for."
+TRACED_BEFORE = (
+    "The training code had started tracemalloc itself, so the profile has the number of frames that the code chose."
+)
 STOPPED = "The training code has stopped tracemalloc during the profile, so there are no lines."
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 MOST_STACKS = 5000
-"""The most stacks in a profile. The smallest are added up to one that is called "(other stacks)"."""
+"""The largest number of stacks in a profile. The smallest stacks are merged into one that is called "(other stacks)"."""
 
 
 class Frame(NamedTuple):

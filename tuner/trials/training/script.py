@@ -135,7 +135,7 @@ class _Asked:
 
 
 class _SaveFailed(ValueError):
-    """The script raised an error when it was asked to save a checkpoint."""
+    """The script raised an error when it was told to save a checkpoint."""
 
 
 class _Run:

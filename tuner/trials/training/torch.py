@@ -216,7 +216,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Return a batch whose tensors are on a device, also those in tuples, lists, dicts and objects with a `to` method."""
+    """Return a batch on a device, including tensors in tuples, lists, dicts and objects with a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

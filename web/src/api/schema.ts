@@ -1310,7 +1310,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Checkpoint Every
-             * @description the number of reports between the checkpoints that the user asked for; null: the user asked for none
+             * @description the number of reports from one checkpoint to the next, as the user configured it; null: not configured
              */
             checkpoint_every: number | null;
             /**
@@ -1973,17 +1973,17 @@ export interface components {
         CpuProfile: {
             /**
              * Samples
-             * @description number of samples that were taken; fewer than asked if a C call held the GIL
+             * @description number of samples that were taken; fewer than requested if a C call held the GIL
              */
             samples: number;
             /**
              * Rate Hz
-             * @description samples per second that were asked for
+             * @description samples per second that were requested
              */
             rate_hz: number;
             /**
              * Cpu S
-             * @description CPU seconds that the process and its children used meanwhile
+             * @description CPU seconds that the process and its children used during the profile
              */
             cpu_s: number;
             /**
@@ -2800,7 +2800,7 @@ export interface components {
             trials: number;
             /**
              * Needed
-             * @description the number of ended trials with a result that is needed at least
+             * @description the minimum number of ended trials with a result; with fewer, no importance is computed
              */
             needed: number;
             /**
@@ -3123,7 +3123,7 @@ export interface components {
             traced_bytes: number;
             /**
              * Traced Peak Bytes
-             * @description the most of it at one time; null if the training code had started tracemalloc
+             * @description the peak of this memory; null if the training code had started tracemalloc
              */
             traced_peak_bytes: number | null;
             /**
@@ -3444,7 +3444,7 @@ export interface components {
             name: string;
             /**
              * Cpu S
-             * @description CPU seconds that it used meanwhile; null if it ended
+             * @description CPU seconds that it used during the profile; null if it ended
              */
             cpu_s: number | null;
         };
@@ -4587,7 +4587,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU use since the previous sample or the segment's start, in per cent of one core
+             * @description CPU usage since the previous sample or the segment's start, in per cent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -4633,12 +4633,12 @@ export interface components {
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description only events of this project are sent; null: of all projects
+             * @description only events of this project are sent; null: events of all projects are sent
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description only events of this experiment are sent; null: of all experiments of the project
+             * @description only events of this experiment are sent; null: events of all experiments in the project are sent
              */
             experiment_id: string | null;
             /**
@@ -4694,7 +4694,7 @@ export interface components {
             frequency: number | null;
             /**
              * Interval S
-             * @description seconds after a checkpoint from which the next milestone saves another one, to limit what a crash can lose; null: never
+             * @description save a checkpoint at the next milestone once the newest one is this many seconds old, to limit what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
@@ -5496,13 +5496,13 @@ export interface components {
             events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
             /**
              * Project
-             * @description send only events of this project; null: of the project that the caller is limited to, or of all projects if the caller is not limited
+             * @description send only events of this project; null: send the events of the project that the caller is limited to, or of all projects if the caller is not limited
              * @default null
              */
             project: string | null;
             /**
              * Experiment Id
-             * @description send only events of this experiment, exp_...; null: of all experiments of the project
+             * @description send only events of this experiment, exp_...; null: send the events of all experiments in the project
              * @default null
              */
             experiment_id: string | null;
@@ -5647,7 +5647,7 @@ export interface components {
         ReplayRequest: {
             /**
              * Scheduler
-             * @description the scheduler, as in a spec: a type, or an object with a type and options; null: that of the experiment
+             * @description the scheduler, as in a spec: a type, or an object with a type and options; null: the experiment's
              * @default null
              */
             scheduler: string | {
@@ -6021,7 +6021,7 @@ export interface components {
             } | null;
             /**
              * Iteration
-             * @description the iteration of the last report; null: 1 more than that of the report before
+             * @description the iteration of the last report; null: the iteration of the previous report plus 1
              * @default null
              */
             iteration: number | null;
