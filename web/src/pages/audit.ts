@@ -20,6 +20,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^trials\/([^/]+)\/kill$/, "killed"],
   ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
   ["POST", /^trials\/([^/]+)\/fork$/, "forked"],
+  ["POST", /^trials\/([^/]+)\/profile$/, "profiled"],
   ["POST", /^checkpoints\/([^/]+)\/pin$/, "pinned"],
   ["POST", /^checkpoints\/([^/]+)\/unpin$/, "unpinned"],
   ["POST", /^session$/, "signed in"],
