@@ -47,7 +47,7 @@ def request_id() -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with placeholders for tokens and for the secrets of sessions and webhooks."""
+    """Replace the tokens in a text, and the secrets of sessions and webhooks, by a placeholder."""
     return SECRET.sub(HIDDEN, text)
 
 

@@ -1,8 +1,8 @@
 """Send requests to URLs that users have set. Such requests must not reach the service's internal network.
 
 A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So the check cannot
-be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies that the environment names
-are not used.
+be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies in the environment's
+variables are ignored.
 """
 
 from __future__ import annotations

@@ -49,12 +49,12 @@ KEPT = 2000  # messages about this many of the newest log entries are kept in me
 
 
 class Added(NamedTuple):
-    """The news of an experiment since the last poll."""
+    """What has changed in an experiment since the last poll."""
 
     messages: list[Message] | None
-    """The messages for clients that have received everything before them; None if the news is too much for messages."""
+    """The messages for clients that have received everything before them; None if there are too many changes for messages."""
     delivered: Callable[[], None]
-    """A function to call once the messages have been passed on. Until it is called, each poll returns the same news."""
+    """A function to call once the messages have been passed on. Until it is called, each poll returns the same messages."""
 
 
 class Form(ABC):

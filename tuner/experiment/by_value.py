@@ -30,7 +30,7 @@ class Function(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     pickle: str = Field(
-        description="cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle"
+        description="a function of the configuration, pickled with cloudpickle, in base64; the pickle has at most 10 MiB"
     )
     python: str = Field(description="the version of Python that pickled the function", examples=["3.12.1"])
     packages: dict[str, str] = Field(

@@ -82,7 +82,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
 
 
 def _unclipped(space: Space, carried: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration from `Revisions.carried` with the trial's own numbers, even if outside the current space."""
+    """Replace the numbers that `Revisions.carried` clipped to the current space by the trial's original ones."""
     numbers = {parameter.path for parameter in space.parameters if parameter.kind != "choice"}
     return {path: params.get(path, value) if path in numbers else value for path, value in carried.items()}
 

@@ -201,7 +201,7 @@ class _Row(NamedTuple):
 
 
 def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) -> list[RankLog]:
-    """Return the logs of a trial that the query selects, by segment and rank. Raise NotFound if there is no such trial."""
+    """Return those logs of a trial that match the query, by segment and rank. Raise NotFound if there is no such trial."""
     found = cursor.value(_PROJECT, (trial,))
     if found is None or project not in (None, found):
         raise NotFound(f"no trial {trial}")

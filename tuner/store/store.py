@@ -29,7 +29,7 @@ from tuner.store.webhooks import Webhooks
 
 
 class Store:
-    """One database. Each attribute has the methods of one subject, so that a caller can be given only that part.
+    """One database. Each attribute has the methods for one kind of data, so a caller can be given access to one kind only.
 
     experiments: create, find and list them.
     trials: find, sort and list trials, their segments and checkpoints.
@@ -40,7 +40,7 @@ class Store:
     logs: the output of ranks.
     code: training functions that are pickled by value.
     bundles: when code bundles were last used.
-    commands: the requests of users to drivers.
+    commands: what users have asked drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
     webhooks: URLs that events are sent to, and their deliveries.

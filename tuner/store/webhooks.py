@@ -107,7 +107,7 @@ class Due:
 
 
 class _Place(NamedTuple):
-    """The position up to which the changes of an experiment were collected."""
+    """The place in an experiment's log up to which its changes have been read."""
 
     seq: int
     state: str

@@ -60,7 +60,7 @@ class LocalExecutor:
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return this machine as the only node, in the form of `ray.nodes`, and its free CPUs."""
+        """Return the nodes in the form of `ray.nodes`, which is only this machine, and the resources that are free."""
         held = sum(one.bundle.get("CPU", 0.0) for one in self._pool.held()) if self._pool is not None else 0.0
         name = socket.gethostname()
         node = {"NodeID": name, "NodeManagerHostname": name, "NodeManagerAddress": "127.0.0.1", "Alive": True}

@@ -196,7 +196,7 @@ class Mirror(Cache):
             self._next += 1
 
     def records(self, paths: Collection[str]) -> list[FrozenTrial]:
-        """Return the results of earlier experiments as Optuna's trials, with these parameters only."""
+        """Return the results of earlier experiments as Optuna's trials. Leave out all parameters except `paths`."""
         return [
             self._frozen(i, OptunaState.COMPLETE, {p: r.params[p] for p in paths}, r.values, {}, {})
             for i, r in enumerate(self._records)

@@ -103,7 +103,7 @@ NOTHING = Drawn(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.em
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The curve of one segment: `count` points. `CurveSegment` explains `last_iteration`."""
+    """The curve of one segment, which has `count` points. For `last_iteration`, see `CurveSegment`."""
 
     trial: int
     state: str

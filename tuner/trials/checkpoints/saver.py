@@ -274,10 +274,10 @@ class Saver:
         return shards
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
-        """Return this rank's shard of a checkpoint, or the reason why it could not be saved. Wait until either exists.
+        """Wait until this rank has saved its shard of a checkpoint, and return the shard or the reason why saving it failed.
 
-        Only ranks other than 0 call this. If this rank has reached the report and is still saving, `under_way` is
-        called before the wait.
+        Only ranks other than 0 call this. If this rank has made the checkpoint's report and is still saving its shard,
+        `under_way` is called before the wait.
         """
         with self._progress:
             self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)

@@ -24,7 +24,7 @@ SAVING_S = 600.0
 LOOK_S = 1.0
 """Seconds between two checks whether a rank is still saving its last checkpoint."""
 PROFILE_S = 30.0
-"""Seconds that a rank may take to summarize a profile, or to answer if a C call holds the GIL."""
+"""Seconds that a rank may take to summarize a profile, or to respond while a C call holds the GIL."""
 WHY_SILENT = "the process is stopped, or a C call holds the GIL"
 SILENT = f"does not answer: {WHY_SILENT}"
 

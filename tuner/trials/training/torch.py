@@ -1,7 +1,7 @@
 """`tuner.torch`: functions for PyTorch training code.
 
-Functions that exist in `ray.train.torch` too have the same names and arguments as there. All functions are optional:
-training code may as well use plain `torch.distributed` and DDP, and only `tuner.report` from this package.
+Functions that also exist in `ray.train.torch` have the same names and arguments as in Ray. All functions are optional:
+training code can use plain `torch.distributed` and DDP instead, with only `tuner.report` from this package.
 """
 
 from __future__ import annotations

@@ -4724,7 +4724,7 @@ export interface components {
         FunctionSpec: {
             /**
              * Pickle
-             * @description cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle
+             * @description a function of the configuration, pickled with cloudpickle, in base64; the pickle has at most 10 MiB
              */
             pickle: string;
             /**
