@@ -49,7 +49,7 @@ KEPT = 2000  # messages about this many of the newest log entries are kept in me
 
 
 class Added(NamedTuple):
-    """What has changed in an experiment since the last poll."""
+    """The changes of an experiment since the last poll."""
 
     messages: list[Message] | None
     """The messages for clients that have received everything before them; None if there are too many changes for messages."""
