@@ -64,8 +64,8 @@ FROM {wanted} CROSS JOIN metric_point q CROSS JOIN metric_point p
 WHERE q.segment_id = w.id AND q.key_id = ? AND q.report_no >= w.lo AND q.report_no <= w.hi AND q.value IS NOT NULL
 AND p.segment_id = q.segment_id AND p.key_id = ? AND p.report_no = q.report_no"""
 _COUNT = """
-SELECT COUNT(*) FROM {wanted} CROSS JOIN metric_point p
-WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi AND p.{column} IS NOT NULL"""
+SELECT COUNT(*), COUNT(p.user_step), COUNT(p.value) FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
 WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ?"""
@@ -469,19 +469,21 @@ def _placed(
 ) -> Placed | None:
     """Read the wanted reports that have a place on the axis.
 
-    Return None if there are too many reports to read one by one, or if each of very many reports has a place. The points to draw
-    are then chosen from the buckets, and their places are looked up.
+    Return None if there are too many reports to read one by one, or if no report has to be left out. The points to draw are then
+    chosen from the buckets, and their places are looked up.
     """
-    query, column, keys, axis = _STEPPED, "user_step", [key], key
+    query, keys = _STEPPED, [key]
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))
         if found is None:
             return _as_placed([])
-        query, column, keys, axis = _MEASURED, "value", [found, key], found
+        query, keys = _MEASURED, [found, key]
     table, parameters = _as_table(cursor, wanted)
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
-    if total > MAX_ROWS:
-        count = cursor.value(_COUNT.format(wanted=table, column=column), (*parameters, axis))
+    if total > MAX_ROWS or span.x == "user_step":
+        [(reports, stepped, measured)] = cursor.rows(_COUNT.format(wanted=table), (*parameters, keys[0]))
+        # If the axis's metric is in as many reports as there are, it is in each report of every other metric.
+        total, count = (reports, stepped) if span.x == "user_step" else (total, measured)
         if count == total or count > MAX_PLACED:
             return None
     return _as_placed(cursor.rows(query.format(wanted=table), (*parameters, *keys)))
