@@ -31,8 +31,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
 from benchmarks import contenders, learning_curves, quality  # noqa: E402
-from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler  # noqa: E402
 from benchmarks.learning_curves import SHARED, Floats  # noqa: E402
+from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler  # noqa: E402
 
 BLOCK = 4  # runs of a block
 FEWEST = 4  # with fewer factors, some runs of a block would be the same
