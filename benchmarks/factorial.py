@@ -18,6 +18,7 @@ run begins after that time.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import time
@@ -31,6 +32,7 @@ import numpy as np  # noqa: E402 (after the number of threads is set)
 
 from benchmarks import contenders, learning_curves, quality  # noqa: E402
 from benchmarks.learning_curves import SHARED, Floats  # noqa: E402
+from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler  # noqa: E402
 
 BLOCK = 4  # runs of a block
 FEWEST = 4  # with fewer factors, some runs of a block would be the same
@@ -60,6 +62,9 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
 
     there = [key for key in wanted if key in rows]
+    if not there:
+        print("There are no results yet, and no run could begin before --until.")
+        return
     families = list(dict.fromkeys(key[0].split("/")[0] for key in there))
     for family in [quality.ALL, *(families if len(families) > 1 else [])]:
         show(family, [rows[key] for key in there if quality.in_family(key[0], family)], args)
@@ -72,15 +77,19 @@ def show(family: str, rows: list[quality.Row], args: argparse.Namespace) -> None
     block = [(row["problem"], row["run"]) for row in rows]
     regret = np.array([row["regret"] for row in rows])
     found = {budget: effects(on, block, regret[:, k]) for k, budget in enumerate(args.budgets)}
-    wide = max(16, *(len(name) + 2 for name in names))
     print(f"\n{family}: effects on regret ± 95 %, {len(rows)} runs in {len(set(block))} blocks")
-    print(f"{'full trainings':{wide}s}" + "".join(f"{budget:>18g}" for budget in found))
-    for i, name in enumerate(names):
-        print(f"{name:{wide}s}" + "".join(f"  {mean[i]:+8.3f} ± {width[i]:.3f}" for mean, width in found.values()))
+    known = {budget: each for budget, each in found.items() if each is not None}
+    if not known:
+        print("These runs cannot tell the factors apart yet.")
+    else:
+        wide = max(16, *(len(name) + 2 for name in names))
+        print(f"{'full trainings':{wide}s}" + "".join(f"{budget:>18g}" for budget in known))
+        for i, name in enumerate(names):
+            print(f"{name:{wide}s}" + "".join(f"  {mean[i]:+8.3f} ± {width[i]:.3f}" for mean, width in known.values()))
     both = {
-        b: {"mean": mean.round(4).tolist(), "interval": width.round(4).tolist()} for b, (mean, width) in found.items()
+        b: {"mean": mean.round(4).tolist(), "interval": width.round(4).tolist()} for b, (mean, width) in known.items()
     }
-    print(json.dumps({"family": family, "runs": len(rows), "factors": names, "effects": both}))
+    print(json.dumps({"family": family, "runs": len(rows), "factors": names, "effects": both or None}))
 
 
 def arguments() -> argparse.Namespace:
@@ -106,6 +115,11 @@ def arguments() -> argparse.Namespace:
             parser.error(f"expected NAME:module.CONSTANT=value;..., got {factor}")
         with contenders.changed(factor.split(":", 1)[1]):
             pass  # a misspelt constant is found before the first run
+        unknown = (
+            contenders.options_in(factor.split(":", 1)[1]).keys() - inspect.signature(FreezeThawScheduler).parameters
+        )
+        if unknown:
+            parser.error(f"FreezeThawScheduler has no option {', '.join(sorted(unknown))}, in {factor}")
     return args
 
 
@@ -140,8 +154,11 @@ def method(factors: Sequence[str], on: Floats) -> str:
     return "+".join(name for name, _ in chosen) + ":" + ";".join(changes for _, changes in chosen)
 
 
-def effects(on: Floats, block: Sequence[object], regret: Floats) -> tuple[Floats, Floats]:
+def effects(on: Floats, block: Sequence[object], regret: Floats) -> tuple[Floats, Floats] | None:
     """Return the effect of each factor (f,) and half the width of its 95 % interval, by least squares within blocks.
+
+    Return None if these runs cannot tell the factors apart. Within one kind of block, two factors are the same column up to
+    their sign, so it takes blocks of several kinds.
 
     Args:
         on: 1 where a factor is on, else 0 (n, f).
@@ -153,8 +170,10 @@ def effects(on: Floats, block: Sequence[object], regret: Floats) -> tuple[Floats
     inside[np.arange(len(block)), [number[b] for b in block]] = 1.0
     x = np.concatenate([on, inside], axis=1)
     found, _, rank, _ = np.linalg.lstsq(x, regret, rcond=None)
+    if rank < x.shape[1] or len(regret) <= rank:
+        return None
     rest = regret - x @ found
-    variance = float(rest @ rest) / max(len(regret) - int(rank), 1)
+    variance = float(rest @ rest) / (len(regret) - int(rank))
     spread = np.sqrt(variance * np.diag(np.linalg.pinv(x.T @ x)))[: on.shape[1]]
     return found[: on.shape[1]], 1.96 * spread
 

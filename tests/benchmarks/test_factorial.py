@@ -41,12 +41,22 @@ def test_effects_are_recovered_although_blocks_differ_more_than_runs() -> None:
     block = [(run, problem) for run, problem, _ in found]
     levels = np.repeat(rng.normal(0, 1, 40), factorial.BLOCK)
     regret = levels + on @ np.array([-0.1, 0.0, 0.05, 0.0]) + rng.normal(0, 0.02, len(on))
-    mean, width = factorial.effects(on, block, regret)
+    effects = factorial.effects(on, block, regret)
+    assert effects is not None
+    mean, width = effects
     assert mean == pytest.approx([-0.1, 0.0, 0.05, 0.0], abs=0.015)
     assert width == pytest.approx(np.full(4, 1.96 * 0.02 * 2 / np.sqrt(160)), rel=0.2)
     # An incomplete block at the end changes little.
-    fewer, _ = factorial.effects(on[:-3], block[:-3], regret[:-3])
-    assert fewer == pytest.approx(mean, abs=0.01)
+    fewer = factorial.effects(on[:-3], block[:-3], regret[:-3])
+    assert fewer is not None
+    assert fewer[0] == pytest.approx(mean, abs=0.01)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_blocks_of_one_kind_cannot_tell_the_factors_apart(blocks: int) -> None:
+    on = np.concatenate([factorial.design(4)[0]] * blocks)
+    block = np.repeat(np.arange(blocks), factorial.BLOCK).tolist()
+    assert factorial.effects(on, block, -0.1 * on[:, 0]) is None
 
 
 def test_a_run_is_named_after_the_factors_that_are_on() -> None:
@@ -72,13 +82,16 @@ def test_the_command_prints_the_effects_of_all_runs_and_runs_none_again(
     assert len(lines) == 8
     first = capsys.readouterr().out
     assert "all: effects on regret ± 95 %, 8 runs in 2 blocks" in first
-    assert '{"family": "linear", "runs": 4, "factors": ["a", "b", "c", "d"]' in first
+    assert "These runs cannot tell the factors apart yet." in first
+    assert '{"family": "linear", "runs": 4, "factors": ["a", "b", "c", "d"], "effects": null}' in first
     factorial.main()
     assert (tmp_path / "rows").read_text().splitlines() == lines
     assert capsys.readouterr().out == first
 
 
-@pytest.mark.parametrize("wrong", [FACTORS[:3], [*FACTORS[:3], "d"], ["a+b:novelty.MOST=0.9", *FACTORS]])
+@pytest.mark.parametrize(
+    "wrong", [FACTORS[:3], [*FACTORS[:3], "d"], ["a+b:novelty.MOST=0.9", *FACTORS], [*FACTORS[:3], "d:option.thow=1"]]
+)
 def test_wrong_factors_are_refused(monkeypatch: pytest.MonkeyPatch, wrong: list[str]) -> None:
     monkeypatch.setattr("sys.argv", ["factorial", "--factors", *wrong])
     with pytest.raises(SystemExit):

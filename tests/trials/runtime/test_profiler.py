@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 import threading
@@ -10,11 +11,14 @@ import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tuner.trials.messages.profiling import ProfileRequest
+from tuner.trials.messages.profiling import ProfileKind, ProfileRequest
 from tuner.trials.runtime import profiler
 from tuner.trials.runtime.profiler import Profiler, Subject, sampled, traced
 
@@ -134,23 +138,51 @@ class Large:
     """An object that a weak reference can refer to."""
 
 
-def test_the_sampler_keeps_nothing_alive_and_draws_no_random_numbers(train: Any) -> None:
+def test_the_sampler_keeps_nothing_alive_and_draws_no_random_numbers(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[weakref.ref[Large]] = []
+    over = threading.Event()
 
     def step() -> None:
         mine = Large()
-        made[:] = [weakref.ref(mine)]
-        time.sleep(0.002)
+        made.append(weakref.ref(mine))
+        while not over.is_set():
+            time.sleep(0.002)
 
     running = train(step)
+    current, ident = sys._current_frames, running.thread.ident
+    last = partial(sorted, key=lambda one: one[0] == ident)  # the frame of the thread that trains is looked at last
+    monkeypatch.setattr(sys, "_current_frames", lambda: dict(last(current().items())))
     state = random.getstate()
     profiler = Profiler()
-    assert profiler.start(running.subject, ProfileRequest(duration_s=0.1)) is None
-    taken(profiler)
+    subject = replace(running.subject, ended=Observed())
+    assert profiler.start(subject, ProfileRequest(duration_s=60, rate_hz=1)) is None
+    assert subject.ended.sampled.wait(30)
+    over.set()
     running.end()
     gc.collect()
-    assert made[0]() is None
+    assert not any(one() for one in made), "while the sampler waits for its next sample"
+    assert profiler.take("seg") is None, "the profile goes on"
+    subject.ended.set()
+    taken(profiler)
     assert random.getstate() == state
+
+
+class Observed(threading.Event):
+    """An event that shows when the sampler has taken a sample and waits for the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sampled = threading.Event()
+        self._waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waits += 1
+        if self._waits == 1:
+            return False
+        self.sampled.set()
+        return super().wait(timeout)
 
 
 def taken(profiler: Profiler) -> dict[str, Any]:
@@ -165,13 +197,95 @@ def test_one_profile_at_a_time(train: Any) -> None:
     running = train(rests)
     profiler = Profiler()
     assert profiler.start(running.subject, ProfileRequest(duration_s=30)) is None
-    assert profiler.start(running.subject, ProfileRequest(kind="memory")) == "still sums up an earlier profile"
+    why = profiler.start(running.subject, ProfileRequest(kind="memory"))
+    assert why in ("is being profiled already, for 30 s more", "is being profiled already, for 29 s more")
     assert profiler.take("seg") is None
     running.ended.set()
     assert taken(profiler)["kind"] == "cpu"
     assert profiler.take("another segment") is None
     assert profiler.start(running.subject, ProfileRequest(kind="memory")) is None
     assert taken(profiler)["kind"] == "memory"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_a_profile_that_nobody_wants_ends_or_does_not_begin(train: Any, kind: ProfileKind) -> None:
+    running = train(rests)
+    one, request = Profiler(), ProfileRequest(kind=kind, duration_s=60)
+    assert one.start(running.subject, request) is None
+    one.stop("seg")
+    assert taken(one) == profiler.ENDED_EARLY
+    assert not tracemalloc.is_tracing()
+    one.stop("late")
+    late = replace(running.subject, profile_id="late")
+    assert one.start(late, request) == "was told not to begin this profile"
+    assert one.start(running.subject, ProfileRequest(duration_s=0.1)) is None, "others begin"
+    assert taken(one)["complete"]
+
+
+def test_a_profile_that_is_summed_up_says_so(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = threading.Event()
+    monkeypatch.setattr(profiler, "_resolved", lambda weights, codes: slow.wait(30) and {})
+    running = train(rests)
+    one = Profiler()
+    assert one.start(running.subject, ProfileRequest(duration_s=0.1)) is None
+    time.sleep(0.2)
+    try:
+        assert one.start(running.subject, ProfileRequest()) == "still sums up an earlier profile"
+    finally:
+        slow.set()
+    taken(one)
+
+
+def test_the_figures_of_a_thread_whose_reading_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def thread(number: int, ticks: int, began: int) -> None:
+        (tmp_path / str(number)).mkdir()
+        fields = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(began), "0"]
+        (tmp_path / str(number) / "stat").write_text(f"{number} (a) b) {' '.join(fields)}")
+
+    (tmp_path / "7").mkdir()  # it ends between two system calls, so it has no file
+    for number in range(8, 18):
+        thread(number, 100 * number, 5)
+    monkeypatch.setattr(profiler, "_TASKS", str(tmp_path))
+    monkeypatch.setattr(profiler, "_TICKS", 100)
+    found = profiler._cpu_by_thread()
+    assert sorted(found) == list(range(8, 18)), "one that ends does not hide the others"
+    assert found[9] == (9.0, 0.05)
+    used = partial(profiler._used, since=10.0)
+    old, new = profiler._Thread(50.0, 3.0), profiler._Thread(0.5, 11.0)
+    assert used(1, {1: profiler._Thread(49.0, 3.0)}, {1: old}) == 1.0
+    assert used(1, {}, {1: old}) is None, "its whole life is not the profile's"
+    assert used(1, {}, {1: new}) == 0.5
+    assert used(1, {1: old}, {1: new}) == 0.5, "another thread with the same id"
+    assert used(1, {1: old}, {}) is None
+
+
+def test_a_thread_that_starts_during_the_profile_counts_from_zero(train: Any) -> None:
+    running = train(rests)
+    later: list[Training] = []
+    timer = threading.Timer(0.1, lambda: later.append(train(computes)))
+    timer.start()
+    found = sampled(running.subject, ProfileRequest(duration_s=0.5))
+    timer.join()
+    figures = [thread["cpu_s"] for thread in found["cpu"]["threads"] if thread["name"] == "train"]
+    assert len(figures) == 2
+    assert max(figures) > 0.02
+
+
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_a_child_process_does_not_keep_the_settings_of_the_profile(train: Any, kind: ProfileKind) -> None:
+    running = train(rests)
+    one = Profiler()
+    assert one.start(running.subject, ProfileRequest(kind=kind, duration_s=60)) is None
+    until = time.monotonic() + 30
+    while not tracemalloc.is_tracing() and sys.getswitchinterval() == 0.005:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    child = os.fork()
+    if not child:
+        os._exit(tracemalloc.is_tracing() or sys.getswitchinterval() != 0.005)
+    assert os.waitpid(child, 0)[1] == 0
+    running.ended.set()
+    assert not taken(one)["complete"]
 
 
 def test_an_error_of_the_profiler_is_told(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +327,20 @@ def test_memory_shows_the_lines_whose_memory_is_still_there(train: Any) -> None:
     [(stack, _), *_] = sorted(stacks(found).items(), key=lambda one: -one[1])
     assert stack[-1] == "append(bytes(1000))", "as a frame, the line is called like its code"
     assert not tracemalloc.is_tracing()
+
+
+def test_tracing_ends_before_the_summary(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracing: list[bool] = []
+    allocated = profiler._allocated
+
+    def summed_up(*args: Any) -> Any:
+        tracing.append(tracemalloc.is_tracing())
+        return allocated(*args)
+
+    monkeypatch.setattr(profiler, "_allocated", summed_up)
+    found = traced(train(Allocating()).subject, ProfileRequest(kind="memory", duration_s=0.1))
+    assert tracing == [False]
+    assert found["memory"]["traced_bytes"] > 0
 
 
 def test_memory_of_training_that_uses_tracemalloc_itself(train: Any) -> None:

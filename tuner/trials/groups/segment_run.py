@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ PROFILE_S = 30.0
 """Seconds that a rank may take to summarize a profile, or to respond while a C call holds the GIL."""
 WHY_SILENT = "the process is stopped, or a C call holds the GIL"
 SILENT = f"does not answer: {WHY_SILENT}"
+SUMS_UP = f"still sums up the profile after {PROFILE_S:.0f} s; a shorter one has less to sum up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +121,30 @@ class SegmentRun:
             ranks = "one rank, 0" if len(actors) == 1 else f"the ranks 0 to {len(actors) - 1}"
             raise SpecError(f"the trial has {ranks}", "/rank")
         if (until := self.profiling.get(rank)) is not None:
-            left = max(0.0, until - time.monotonic())
+            if (left := until - time.monotonic()) <= 0:
+                raise Conflict(f"rank {rank} still sums up an earlier profile")
             raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
+        profile_id = secrets.token_hex(8)
         self.profiling[rank] = time.monotonic() + request.duration_s
         try:
-            return await self._profile(actors[rank], rank, request)
+            return await self._profile(actors[rank], rank, profile_id, request)
+        except BaseException:  # nobody will take the profile, so the rank shall not go on with it
+            with contextlib.suppress(Exception):
+                _unanswered(actors[rank].stop_profile.remote(profile_id))
+            raise
         finally:
             del self.profiling[rank]
 
-    async def _profile(self, actor: Any, rank: int, request: ProfileRequest) -> dict[str, Any]:
-        segment_id, end = self.launch.segment_id, time.monotonic() + request.duration_s
-        if refused := await _ask(actor, rank, "start_profile", segment_id, request):
+    async def _profile(self, actor: Any, rank: int, profile_id: str, request: ProfileRequest) -> dict[str, Any]:
+        end = time.monotonic() + request.duration_s
+        if refused := await _ask(actor, rank, "start_profile", self.launch.segment_id, profile_id, request):
             raise Conflict(f"rank {rank} {refused}")
         while self.training and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, LOOK_S / 5))
         last = time.monotonic() + PROFILE_S
-        while (found := await _ask(actor, rank, "take_profile", segment_id, last=last)) is None:
+        while (found := await _ask(actor, rank, "take_profile", profile_id, last=last, late=SUMS_UP)) is None:
             if time.monotonic() >= last:
-                raise Conflict(f"rank {rank} {SILENT}")
+                raise Conflict(f"rank {rank} {SUMS_UP}")
             await asyncio.sleep(LOOK_S / 20)
         if "error" in found:
             raise Conflict(f"rank {rank} could not be profiled: {found['error']}")
@@ -157,16 +166,25 @@ class SegmentRun:
         return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers)
 
 
-async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0) -> Any:
-    """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, and then raise."""
+async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0, late: str = SILENT) -> Any:
+    """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, and then raise.
+
+    late: what the error says of a rank that does not answer.
+    """
     while True:
         try:
             return await asyncio.wait_for(answer(getattr(actor, question).remote(*arguments)), ANSWER_S)
         except TimeoutError:
             if time.monotonic() >= last:
-                raise Conflict(f"rank {rank} {SILENT}") from None
+                raise Conflict(f"rank {rank} {late}") from None
         except lost_errors() as error:
             raise Conflict(f"rank {rank} ended while it was being profiled") from error
+
+
+def _unanswered(ref: Any) -> None:
+    """Do not wait for the answer to a call, and do not log its error either."""
+    if isinstance(ref, asyncio.Future):  # of a rank without Ray
+        ref.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def answer(ref: Any) -> Any:

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner import __version__
 from tuner.trials.messages.profiling import ProfileRequest
@@ -34,6 +34,9 @@ _RSS_EVERY_S = 0.05
 _SWITCH_S = 1e-4  # after this time, the thread that has the GIL is told to give it to the sampler
 _TICKS = os.sysconf("SC_CLK_TCK")
 _THREADING = threading.__file__
+_TASKS = "/proc/self/task"
+
+STILL_SUMS_UP = "still sums up an earlier profile"
 
 CPU_NOTES = (
     "The time of C code counts for the Python line that called it. Child processes, such as the workers of a data loader, "
@@ -46,6 +49,8 @@ MEMORY_NOTES = (
 TRACED_BEFORE = (
     "The training code had started tracemalloc itself, so the profile has the number of frames that the code chose."
 )
+ENDED_EARLY = {"error": "it was ended before its time was over"}
+"""Stands for a profile that somebody has ended, so that it is not summed up."""
 STOPPED = "The training code has stopped tracemalloc during the profile, so there are no lines."
 
 
@@ -54,16 +59,18 @@ class Subject:
     """The segment that is profiled.
 
     Attributes:
-        segment_id: its id.
+        profile_id: the id of the profile.
         name: the name of the profile.
         thread: the identifier of the thread that trains; None if there is none yet.
         ended: is set when the segment ends, which ends the profile too.
+        told: is set when nobody wants the profile any more, which ends it too.
     """
 
-    segment_id: str
+    profile_id: str
     name: str
     thread: int | None
     ended: threading.Event
+    told: threading.Event = field(default_factory=threading.Event)
 
 
 class Profiler:
@@ -71,22 +78,37 @@ class Profiler:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running = False
-        self._made: tuple[str, dict[str, Any]] | None = None  # the segment's id, and its profile
+        self._running: Subject | None = None
+        self._until = 0.0  # when the running profile stops to observe, by the monotonic clock
+        self._made: tuple[str, dict[str, Any]] | None = None  # the profile's id, and the profile
+        self._unwanted: deque[str] = deque(maxlen=100)  # ids of profiles that were stopped before they began
 
     def start(self, subject: Subject, request: ProfileRequest) -> str | None:
         """Begin a profile in the background. Return None, or the reason why it cannot begin."""
         with self._lock:
-            if self._running:
-                return "still sums up an earlier profile"
-            self._running, self._made = True, None
+            if subject.profile_id in self._unwanted:
+                return "was told not to begin this profile"
+            if self._running is not None:
+                left = self._until - time.monotonic()
+                if left <= 0 or self._running.told.is_set() or self._running.ended.is_set():
+                    return STILL_SUMS_UP
+                return f"is being profiled already, for {left:.0f} s more"
+            self._running, self._until, self._made = subject, time.monotonic() + request.duration_s, None
         threading.Thread(target=self._make, args=(subject, request), name="tuner-profile", daemon=True).start()
         return None
 
-    def take(self, segment_id: str) -> dict[str, Any] | None:
-        """Return the newest profile of a segment; None while it is being made."""
+    def stop(self, profile_id: str) -> None:
+        """End a profile, because nobody wants it any more. If it has not begun yet, it will not begin."""
         with self._lock:
-            return self._made[1] if self._made is not None and self._made[0] == segment_id else None
+            if self._running is not None and self._running.profile_id == profile_id:
+                self._running.told.set()
+            else:
+                self._unwanted.append(profile_id)
+
+    def take(self, profile_id: str) -> dict[str, Any] | None:
+        """Return a profile if it is the newest one; None while it is being made."""
+        with self._lock:
+            return self._made[1] if self._made is not None and self._made[0] == profile_id else None
 
     def _make(self, subject: Subject, request: ProfileRequest) -> None:
         try:
@@ -94,7 +116,7 @@ class Profiler:
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         with self._lock:
-            self._made, self._running = (subject.segment_id, found), False
+            self._made, self._running = (subject.profile_id, found), None
 
 
 def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
@@ -104,6 +126,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     since the sample before, so the weights of a thread add up to the time that was observed.
     """
     sampler_before = time.thread_time()
+    since = time.clock_gettime(time.CLOCK_BOOTTIME)
     cpu_before, threads_before = process_stats.cpu_s(), _cpu_by_thread()
     weights: dict[int, dict[_Raw, float]] = defaultdict(lambda: defaultdict(float))
     codes: dict[int, CodeType] = {}
@@ -120,7 +143,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     with _prompt():
         while not ended and last < until:
             due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # samples that are missed are not made up for
-            ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic()))
+            ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic())) or subject.told.is_set()
             now = time.monotonic()
             threads = {thread.ident: thread for thread in threading.enumerate()}
             for ident, frame in sys._current_frames().items():
@@ -134,6 +157,8 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             threads.clear()
             samples += 1
             last = now
+    if subject.told.is_set():
+        return ENDED_EARLY
     threads_after, sampler_s = _cpu_by_thread(), time.thread_time() - sampler_before
     order = sorted(weights, key=lambda ident: (ident != subject.thread, -sum(weights[ident].values())))
     return {
@@ -144,7 +169,8 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             "cpu_s": process_stats.cpu_s() - cpu_before,
             "sampler_cpu_s": sampler_s,
             "threads": [
-                {"name": names[ident], "cpu_s": _used(natives[ident], threads_before, threads_after)} for ident in order
+                {"name": names[ident], "cpu_s": _used(natives[ident], threads_before, threads_after, since)}
+                for ident in order
             ],
         },
         "memory": None,
@@ -163,14 +189,47 @@ def _prompt() -> Iterator[None]:
     By default, the thread that computes may keep the GIL for 5 ms. Most training code gives it up by itself more often, as for
     each call of torch, so that every sample would show such a call, and none the Python code between two calls.
     """
-    before = sys.getswitchinterval()
+    before = _changes.interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
-    ours = sys.getswitchinterval()  # it is rounded
     try:
         yield
     finally:
-        if sys.getswitchinterval() == ours:
+        if _is_short():
             sys.setswitchinterval(before)
+        _changes.interval = None
+
+
+def _is_short() -> bool:
+    """Return True unless the training code has changed the switch interval during the profile."""
+    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The settings of this process that the running profile has changed.
+
+    Attributes:
+        interval: the switch interval before the profile; None if it is not changed.
+        traces: True if the profile has started tracemalloc.
+    """
+
+    interval: float | None = None
+    traces: bool = False
+
+
+_changes = _Changes()
+
+
+def _undo_in_child() -> None:
+    """Undo the changes of a running profile in a forked process, such as a data loader's worker, where no profile runs."""
+    if _changes.interval is not None and _is_short():
+        sys.setswitchinterval(_changes.interval)
+    if _changes.traces:
+        tracemalloc.stop()
+    _changes.interval, _changes.traces = None, False
+
+
+os.register_at_fork(after_in_child=_undo_in_child)
 
 
 def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
@@ -182,7 +241,9 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
         notes.append(TRACED_BEFORE)
         before = tracemalloc.take_snapshot()
     else:
+        _changes.traces = True
         tracemalloc.start(_TRACED_FRAMES)
+    snapshot = None
     try:
         gpu_before = _gpu_bytes()
         first = peak = process_stats.rss_bytes()
@@ -190,21 +251,24 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
         until = began + request.duration_s
         ended = False
         while not ended and now < until:
-            ended = subject.ended.wait(min(_RSS_EVERY_S, until - now))
+            ended = subject.ended.wait(min(_RSS_EVERY_S, until - now)) or subject.told.is_set()
             now = time.monotonic()
             peak = max(peak, process_stats.rss_bytes())
         last, gpu_after, gpu_summary = process_stats.rss_bytes(), _gpu_bytes(), _gpu_summary()
-        found: list[tuple[Stack, int, int]] = []
         traced_peak = tracer = 0
+        if subject.told.is_set():
+            return ENDED_EARLY
         if tracemalloc.is_tracing():
             traced_peak = tracemalloc.get_traced_memory()[1]
             tracer = tracemalloc.get_tracemalloc_memory()
-            found = _allocated(before)
+            snapshot = tracemalloc.take_snapshot()
         else:
             notes.append(STOPPED)
     finally:
         if not was_traced:
-            tracemalloc.stop()
+            tracemalloc.stop()  # before the summary, which allocates much
+            _changes.traces = False
+    found = _allocated(snapshot, before) if snapshot is not None else []
     return {
         **_common(request, now - began, not ended, notes),
         "cpu": None,
@@ -264,37 +328,62 @@ def _of_the_user(stack: Stack) -> Stack:
     return stack
 
 
-def _cpu_by_thread() -> dict[int, float]:
-    """Return the CPU seconds of each thread of this process, by its id in the kernel; empty without /proc."""
+class _Thread(NamedTuple):
+    """A thread's CPU seconds, and when it started, in seconds since the machine did."""
+
+    cpu_s: float
+    began: float
+
+
+def _cpu_by_thread() -> dict[int, _Thread]:
+    """Return the CPU time of each thread of this process, by its id in the kernel; empty without /proc."""
     found = {}
-    try:
-        for task in Path("/proc/self/task").iterdir():
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-            found[int(task.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
-    except OSError:  # a thread has just ended, or there is no /proc
-        pass
+    tasks: list[str] = []
+    with contextlib.suppress(OSError):  # there is no /proc
+        tasks = os.listdir(_TASKS)
+    for task in tasks:
+        with contextlib.suppress(OSError):  # the thread has just ended
+            fields = Path(_TASKS, task, "stat").read_text().rpartition(")")[2].split()
+            found[int(task)] = _Thread((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[19]) / _TICKS)
     return found
 
 
-def _used(native: int | None, before: Mapping[int, float], after: Mapping[int, float]) -> float | None:
-    if native is None or native not in after:
+def _used(
+    native: int | None, before: Mapping[int, _Thread], after: Mapping[int, _Thread], since: float
+) -> float | None:
+    """Return the CPU seconds that a thread used between two readings; None if a reading of it is missing.
+
+    since: when the first reading began. The reading of a thread that started later, perhaps with the id of one that had
+    ended, is zero.
+    """
+    if native is None or (now := after.get(native)) is None:
         return None
-    return after[native] - before.get(native, 0.0)
+    first = before.get(native)
+    if first is not None and first.began == now.began:
+        return now.cpu_s - first.cpu_s
+    return now.cpu_s if now.began >= since - 1 / _TICKS else None
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------------
 
 
-def _allocated(before: tracemalloc.Snapshot | None) -> list[tuple[Stack, int, int]]:
-    """Return (stack, bytes, blocks) of what was allocated since `before`, or since tracing began, and still exists."""
-    own = tracemalloc.Filter(False, __file__, all_frames=True)
-    snapshot = tracemalloc.take_snapshot().filter_traces([own])
+def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | None) -> list[tuple[Stack, int, int]]:
+    """Return (stack, bytes, blocks) of what was allocated since `before`, or since tracing began, and still exists.
+
+    What this file has allocated is left out.
+    """
     if before is None:
         found = [(one.traceback, one.size, one.count) for one in snapshot.statistics("traceback")]
     else:
         changes = snapshot.compare_to(before, "traceback")
         found = [(one.traceback, one.size_diff, one.count_diff) for one in changes if one.size_diff > 0]
-    return [(_of_the_user(tuple(_line(at) for at in trace)), size, blocks) for trace, size, blocks in found]
+    lines: dict[tracemalloc.Frame, Frame] = {}  # a line is in many stacks
+    shown = []
+    for trace, size, blocks in found:
+        stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
+        if not any(frame.file == __file__ for frame in stack):
+            shown.append((_of_the_user(stack), size, blocks))
+    return shown
 
 
 def _line(at: tracemalloc.Frame) -> Frame:

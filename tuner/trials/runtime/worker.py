@@ -82,7 +82,7 @@ class _Segment:
                 self.ended.set()
 
 
-CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "take_profile", "usage")
+CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "stop_profile", "take_profile", "usage")
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 
 
@@ -288,18 +288,22 @@ class Rank:
             if not names.get(ident, "").startswith(("ray_", "tuner-"))
         )
 
-    def start_profile(self, segment_id: str, request: ProfileRequest) -> str | None:
+    def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
         """Begin to profile this process in the background. Return None, or the reason why that is not possible."""
         segment = self._segment
         if segment is None or segment.launch.segment_id != segment_id or segment.ended.is_set():
             return "has ended"
         name = f"trial {segment.launch.trial_number}, rank {segment.session.context.world_rank}"
         thread = segment.thread.ident if segment.thread is not None else None
-        return self._profiler.start(Subject(segment_id, name, thread, segment.ended), request)
+        return self._profiler.start(Subject(profile_id, name, thread, segment.ended), request)
 
-    def take_profile(self, segment_id: str) -> dict[str, Any] | None:
-        """Return the profile that was begun last; None while it is being made."""
-        return self._profiler.take(segment_id)
+    def stop_profile(self, profile_id: str) -> None:
+        """End a profile that nobody wants any more. If it has not begun yet, it will not begin."""
+        self._profiler.stop(profile_id)
+
+    def take_profile(self, profile_id: str) -> dict[str, Any] | None:
+        """Return the profile if it was begun last; None while it is being made."""
+        return self._profiler.take(profile_id)
 
     def usage(self) -> dict[str, float]:
         """Return this rank's use of CPU, memory and GPUs, as `process_stats.usage` does.
