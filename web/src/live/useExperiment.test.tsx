@@ -31,8 +31,8 @@ afterEach(() => {
 async function opened() {
   vi.stubGlobal("EventSource", Source);
   const read = vi.spyOn(api, "experiment").mockResolvedValue(row("running", 10));
-  vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], total: 0, trained: null } as never);
-  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null } as never);
+  vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], total: 0, trained: null });
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   const client = new QueryClient();
   const wrapper = ({ children }: { children: ReactNode }) => (
     <QueryClientProvider client={client}>{children}</QueryClientProvider>
@@ -40,7 +40,7 @@ async function opened() {
   const { result } = renderHook(() => useExperiment("exp_1"), { wrapper });
   await waitFor(() => expect(result.current.trials.data).toBeDefined());
   const state = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
-  const answer = (experiment: Experiment) => act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
+  const answer = (experiment: Experiment) => void act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
   const wait = (ms: number) => act(() => new Promise((resolve) => setTimeout(resolve, ms)));
   return { read, state, answer, wait };
 }
@@ -48,9 +48,9 @@ async function opened() {
 describe("an open experiment", () => {
   it("keeps the answer of an action that came while changes were held back", async () => {
     const { state, answer, wait } = await opened();
-    act(() => send({ seq: 11, experiment: row("running", 11) }));
+    void act(() => send({ seq: 11, experiment: row("running", 11) }));
     await wait(150); // the first change is shown at once, and the next ones of its lists later
-    act(() => send({ since: 11, seq: 12, experiment: row("running", 12) }));
+    void act(() => send({ since: 11, seq: 12, experiment: row("running", 12) }));
     await wait(150);
     answer(row("paused", 12));
     await wait(700);
@@ -59,9 +59,9 @@ describe("an open experiment", () => {
 
   it("does not go back from its end to an earlier state", async () => {
     const { read, state, answer, wait } = await opened();
-    act(() => send({ seq: 11, experiment: row("running", 11) }));
+    void act(() => send({ seq: 11, experiment: row("running", 11) }));
     await wait(150);
-    act(() => send({ since: 11, seq: 12, experiment: row("running", 12) }));
+    void act(() => send({ since: 11, seq: 12, experiment: row("running", 12) }));
     await wait(150);
     read.mockReturnValue(new Promise(() => {})); // the last reading has no answer yet
     answer(row("completed", 20));
@@ -72,10 +72,10 @@ describe("an open experiment", () => {
   it("ignores a change that an answer has overtaken", async () => {
     const { state, answer, wait } = await opened();
     answer(row("paused", 15));
-    act(() => send({ seq: 12, experiment: row("running", 12) }));
+    void act(() => send({ seq: 12, experiment: row("running", 12) }));
     await wait(150);
     expect(state()).toBe("paused");
-    act(() => send({ since: 12, seq: 16, experiment: row("running", 16) }));
+    void act(() => send({ since: 12, seq: 16, experiment: row("running", 16) }));
     await wait(150);
     expect(state()).toBe("running");
   });

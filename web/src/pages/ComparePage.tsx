@@ -5,7 +5,7 @@ import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
-import { acrossFor, choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
+import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { identityColour } from "../curves/colours";
 import { OverlayChart } from "../curves/OverlayChart";
 import { duration, metric as written, param, readable } from "../format";
@@ -77,11 +77,13 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     })),
     combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
   });
-  const known = [...new Set([...experiments.values()].flatMap((experiment) => experiment.metrics))];
+  const known = [...new Set([...experiments.values()].flatMap((one) => [one.metric, ...one.metrics]))];
   const first = experiments.get(trials[0]!.experiment_id);
+  // The chosen metric remains the chosen one, even if none of its reports has a place on the axis.
   const asked = address.get("metric");
-  const drawn = asked !== null && known.includes(asked) ? asked : (first?.metric ?? "");
-  const across = acrossFor(parseAcross(address.get("x"), known) ?? STEP, drawn);
+  const metric = asked !== null && known.includes(asked) ? asked : (first?.metric ?? "");
+  const chosen = parseAcross(address.get("x"), known) ?? STEP;
+  const across = chosen.x_metric === metric ? STEP : chosen;
   const running = trials.some((trial) => !hasEnded(trial.state));
   const curves = useQueries({
     queries: trials.map((trial) => ({
@@ -102,11 +104,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
       }),
     [trials, experiments, several],
   );
-  // The chosen metric remains the chosen one, even if none of its reports has a place on the axis.
-  const metrics = [
-    ...new Set([...(first ? [first.metric, drawn] : []), ...curves.flatMap((items) => items.map((i) => i.metric))]),
-  ];
-  const metric = metrics.includes(drawn) ? drawn : (metrics[0] ?? "");
+  const metrics = known.filter(
+    (name) =>
+      name === first?.metric || name === metric || curves.some((items) => items.some((item) => item.metric === name)),
+  );
   const series = useMemo(
     () =>
       trials.map((trial, i): Series => ({
