@@ -135,7 +135,9 @@ def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished
     page.get_by_role("row").nth(1).get_by_role("link").click()
     expect(page.get_by_role("img", name=re.compile(r"^accuracy of trial \d+ over loss, last"))).to_be_visible()
     page.goto(page.url.replace(quote("metric:loss", safe=""), "user_step"))
-    expect(page.get_by_text("No report has a step. Pass it with tuner.report(metrics, step=...).")).to_be_visible()
+    expect(
+        page.get_by_text("No report of accuracy has a step. Pass it with tuner.report(metrics, step=...).")
+    ).to_be_visible()
 
 
 def points_at_a_curve(page: Any) -> bool:
@@ -365,7 +367,9 @@ def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search)
     trial = finished.store.trials.page(finished.id).items[3]
     page = visit(f"/trials/{trial.public_id}")
     page.get_by_role("tab", name="Neighbours").click()
-    expect(page.get_by_text(re.compile(r"nearest neighbours reached a best accuracy of .* this trial, with"))).to_be_visible()
+    expect(
+        page.get_by_text(re.compile(r"nearest neighbours reached a best accuracy of .* this trial, with"))
+    ).to_be_visible()
     rows = page.get_by_role("region", name="Neighbours").get_by_role("row")
     expect(rows).to_have_count(11)
     record = finished.store.experiments.get(finished.public_id)

@@ -255,6 +255,36 @@ def test_a_part_over_another_metric_is_read_more_finely(store: Store) -> None:
     assert store.metrics.curves(run.made.id, "accuracy", x="metric", x_metric="nothing").curves == ()
 
 
+@pytest.mark.parametrize("limit", [0, 10**9])
+def test_only_reports_with_a_place_on_the_axis_are_thinned(
+    store: Store, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.store.series.metrics.curves.MAX_ROWS", limit)
+    run = Run(store)
+    made = [{"loss": float((n * 7919) % 1000), **({"epoch": n / 100} if n % 100 == 0 else {})} for n in range(3000)]
+    made[1500]["loss"] = 5000.0  # this spike has a place, and the next one does not
+    made[1510]["loss"] = 9000.0
+    run.report(0, made)
+    over = {"x": "metric", "x_metric": "epoch"}
+    whole = store.metrics.curves(run.made.id, "loss", points=200, **over)  # type: ignore[arg-type]
+    [part] = whole.curves[0].segments
+    assert (whole.width, list(part.x)) == (1, list(range(30)))
+    assert list(part.y) == [made[100 * n]["loss"] for n in range(30)]
+    few = store.metrics.curves(run.made.id, "loss", points=12, **over)  # type: ignore[arg-type]
+    [part] = few.curves[0].segments
+    assert few.width == 6
+    assert (part.x[0], part.x[-1], max(v for v in part.y if v is not None)) == (0.0, 29.0, 5000.0)
+    assert 10 <= len(part.x) <= 12
+    zoomed = store.metrics.curves(run.made.id, "loss", points=12, low=10.0, high=14.0, **over)  # type: ignore[arg-type]
+    assert (zoomed.width, list(zoomed.curves[0].segments[0].x)) == (1, [float(n) for n in range(9, 16)])
+    itself = store.metrics.curves(run.made.id, "epoch", points=200, **over)  # type: ignore[arg-type]
+    assert list(itself.curves[0].segments[0].y) == list(range(30))
+    with store._database.engine.begin() as connection:
+        connection.execute(text("UPDATE metric_point SET user_step = report_no * 2 WHERE report_no % 100 = 1"))
+    steps = store.metrics.curves(run.made.id, "loss", x="user_step", points=200)
+    assert list(steps.curves[0].segments[0].x) == [200 * n + 2 for n in range(30)]
+
+
 def test_only_some_trials(store: Store) -> None:
     run = Run(store)
     for trial in (0, 1):

@@ -7,6 +7,7 @@ and the last report of every segment. So no spike is lost. The same log always g
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -24,6 +25,7 @@ from tuner.store.writing.writer import NAN, Cursor
 MAX_ROWS = 60_000  # the largest number of points that are read one by one
 MAX_BUCKETS = 400_000  # the largest number of buckets that are read
 MAX_POINTS = 100_000  # the largest number of points that are returned
+MAX_PLACED = 200_000  # the largest number of reports that are read together with their places on the axis
 MAX_LOOKUPS = 20_000  # the largest number of reports whose place on the axis is looked up at once
 
 Floats = NDArray[np.float64]
@@ -52,6 +54,18 @@ WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_ste
 _VALUES = """
 SELECT p.segment_id, p.report_no, p.value FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.value IS NOT NULL"""
+# The next queries have one row for each report that has a place on the axis, in this order of columns; `x` is the place.
+_STEPPED = """
+SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind, p.user_step AS x FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi AND p.user_step IS NOT NULL"""
+_MEASURED = """
+SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind, q.value AS x
+FROM {wanted} CROSS JOIN metric_point q CROSS JOIN metric_point p
+WHERE q.segment_id = w.id AND q.key_id = ? AND q.report_no >= w.lo AND q.report_no <= w.hi AND q.value IS NOT NULL
+AND p.segment_id = q.segment_id AND p.key_id = ? AND p.report_no = q.report_no"""
+_COUNT = """
+SELECT COUNT(*), COUNT(p.user_step), COUNT(p.value) FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
 WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ?"""
@@ -175,7 +189,13 @@ def read(
         drawn = _drawn(*_records(cursor, key, wanted, level), width, span.x, begins)
         return width, _looked_up(cursor, experiment, key, drawn, span) if span.looked_up else drawn
 
-    width, drawn = drawn_of(_wanted(cursor, key, owners, span, begins))
+    wanted = _wanted(cursor, key, owners, span, begins)
+    if span.looked_up:
+        placed = _placed(cursor, experiment, key, wanted, span)
+        if placed is not None:
+            width, drawn = _drawn_of_placed(placed, owners, span, points)
+            return _in_order(max(width, kept), owners, drawn)
+    width, drawn = drawn_of(wanted)
     if span.looked_up and not span.whole:
         width, drawn = drawn_of(_around(drawn, *span.ends))
     return _in_order(max(width, kept), owners, drawn)
@@ -287,16 +307,16 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
     return max(end for _, end in parts) - min(begin for begin, _ in parts) + 1 if parts else 0
 
 
-def _resolution(steps: int, total: int, points: int) -> tuple[int, int]:
+def _resolution(steps: int, total: int, points: int, read: bool = False) -> tuple[int, int]:
     """Return (width, level of the buckets to read). The lowest and the highest of every `width` reports are drawn.
 
-    Level 0 means the points themselves.
+    Level 0 means the points themselves. If they have been `read` already, there cannot be too many.
     """
     width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
     width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
     level = 0
     # A group has several buckets, so that the width is not rounded up by much.
-    while 4 * pyramid.reports_per_bucket(level + 1) <= width or _too_many(total, level):
+    while 4 * pyramid.reports_per_bucket(level + 1) <= width or (not read and _too_many(total, level)):
         level += 1
     size = pyramid.reports_per_bucket(level)
     return -(-width // size) * size, level
@@ -389,12 +409,26 @@ def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
 
 
 def _drawn(
-    records: NDArray[Any], segments: NDArray[np.int64], width: int, across: Across, begins: clocks.Begins
+    records: NDArray[Any],
+    segments: NDArray[np.int64],
+    width: int,
+    across: Across,
+    begins: clocks.Begins,
+    ranks: NDArray[np.int64] | None = None,
 ) -> Drawn:
-    """Return the points to draw, in order."""
+    """Return the points to draw, in order.
+
+    Args:
+        records: (R,), the buckets.
+        segments: (R,), the segment of each bucket.
+        width: the lowest and the highest of this many reports are drawn.
+        across: the axis.
+        begins: the times that are zero on the axis.
+        ranks: (R,), the number by which each bucket is put into a group; None for the report_no.
+    """
     if not len(records):
         return NOTHING
-    group = (records["first_no"].astype(np.int64) - 1) // width
+    group = ((records["first_no"].astype(np.int64) if ranks is None else ranks) - 1) // width
     changes = np.diff(segments) != 0
     starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | changes])
     first = np.flatnonzero(np.r_[True, changes])
@@ -417,6 +451,73 @@ def _drawn(
     y = y[order]
     y[~np.isfinite(y)] = np.nan
     return Drawn(owner[order], number[order], x[order], y)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """All reports of a metric that have a place on the axis, ordered by segment and within a segment by report."""
+
+    records: NDArray[Any]
+    """(R,), a bucket for each report."""
+
+    segments: NDArray[np.int64]
+    x: Floats
+
+
+def _placed(
+    cursor: Cursor, experiment: int, key: int, wanted: Mapping[int, tuple[int, int]], span: Span
+) -> Placed | None:
+    """Read the wanted reports that have a place on the axis.
+
+    Return None if there are too many reports to read one by one, or if no report has to be left out. The points to draw are then
+    chosen from the buckets, and their places are looked up.
+    """
+    query, keys = _STEPPED, [key]
+    if span.x == "metric":
+        found = cursor.value(_KEY, (experiment, span.x_metric))
+        if found is None:
+            return _as_placed([])
+        query, keys = _MEASURED, [found, key]
+    table, parameters = _as_table(cursor, wanted)
+    total = sum(hi - lo + 1 for lo, hi in wanted.values())
+    if total > MAX_ROWS or span.x == "user_step":
+        [(reports, stepped, measured)] = cursor.rows(_COUNT.format(wanted=table), (*parameters, keys[0]))
+        # If the axis's metric is in as many reports as there are, it is in each report of every other metric.
+        total, count = (reports, stepped) if span.x == "user_step" else (total, measured)
+        if count == total or count > MAX_PLACED:
+            return None
+    return _as_placed(cursor.rows(query.format(wanted=table), (*parameters, *keys)))
+
+
+def _as_placed(rows: Sequence[Any]) -> Placed:
+    records = _of_points([row[:6] for row in rows])
+    segments = np.fromiter(map(itemgetter(0), rows), np.int64, len(rows))
+    x = np.fromiter(map(itemgetter(6), rows), np.float64, len(rows))
+    order = np.lexsort((records["first_no"], segments))
+    return Placed(records[order], segments[order], x[order])
+
+
+def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: int) -> tuple[int, Drawn]:
+    """Return the width and the points to draw. Only reports with a place on the axis count."""
+    numbers = placed.records["first_no"].astype(np.int64)
+    ranks = np.empty(len(numbers), np.int64)
+    seen = np.zeros(len(numbers), np.bool_)
+    whole = Drawn(placed.segments, numbers, placed.x, placed.records["first_value"])
+    parts = None if span.whole else _around(whole, *span.ends)
+    for begin, end in _runs(placed.segments):
+        ranks[begin:end] = np.arange(1, end - begin + 1)
+        segment = int(placed.segments[begin])
+        low, high = (0, np.inf) if parts is None else parts.get(segment, (1, 0))
+        seen[begin:end] = (numbers[begin:end] >= low) & (numbers[begin:end] <= high)
+    records, segments, x = placed.records[seen], placed.segments[seen], placed.x[seen]
+    trial_of = {row[3]: row[0] for row in owners}
+    longest: Counter[int] = Counter()
+    for begin, end in _runs(segments):
+        longest[trial_of[int(segments[begin])]] += end - begin
+    width, _ = _resolution(max(longest.values(), default=0), len(records), points, read=True)
+    drawn = _drawn(records, segments, width, span.x, span.begin, ranks[seen])
+    at = np.searchsorted(segments << 32 | numbers[seen], drawn.owner << 32 | drawn.number)
+    return width, Drawn(drawn.owner, drawn.number, x[at], drawn.y)
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:

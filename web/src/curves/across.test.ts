@@ -1,5 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { acrossOf, choices, chosenAcross, formatAcross, labelOf, parseAcross, placeWords } from "./across";
+import {
+  acrossFor,
+  acrossOf,
+  choices,
+  chosenAcross,
+  formatAcross,
+  labelOf,
+  missingWords,
+  parseAcross,
+  placeWords,
+} from "./across";
 
 const METRICS = ["loss", "val/epoch", "accuracy"];
 
@@ -28,6 +38,22 @@ describe("the horizontal axis", () => {
     expect(values).toEqual(["step", "user_step", "trial_time", "time", "metric:loss", "metric:val/epoch"]);
     expect(values.map((value) => formatAcross(parseAcross(value, METRICS)!))).toEqual(values);
     expect(choices(["accuracy"], "accuracy").map(({ group }) => group)).toEqual(["Progress", "Time"]);
+  });
+
+  it("is never the metric that is drawn", () => {
+    const shown = (text: string, drawn: string) => formatAcross(acrossFor(parseAcross(text, METRICS)!, drawn));
+    expect([shown("metric:loss", "loss"), shown("metric:loss", "accuracy"), shown("time", "loss")]).toEqual([
+      "step",
+      "metric:loss",
+      "time",
+    ]);
+  });
+
+  it("says why nothing is drawn", () => {
+    const said = (text: string) => missingWords(parseAcross(text, METRICS)!, "accuracy");
+    expect(said("user_step")).toBe("No report of accuracy has a step. Pass it with tuner.report(metrics, step=...).");
+    expect(said("metric:loss")).toBe("No report has both accuracy and loss.");
+    expect([said("step"), said("time"), said("trial_time")]).toEqual([null, null, null]);
   });
 
   it("says where a point is", () => {

@@ -41,6 +41,11 @@ export function chosenAcross(text: string | null, experiment: Pick<Experiment, "
   return parseAcross(text, metrics) ?? parseAcross(acrossOf(time_attr), metrics) ?? STEP;
 }
 
+/** The axis for the curves of a metric: iterations instead of the metric itself, over which each curve would be a diagonal line. */
+export function acrossFor(across: Across, drawn: string): Across {
+  return across.x === "metric" && across.x_metric === drawn ? STEP : across;
+}
+
 /** What a user can choose for the curves of a metric, in groups. */
 export function choices(metrics: readonly string[], drawn: string) {
   const others = metrics.filter((name) => name !== drawn);
@@ -103,10 +108,10 @@ export function columnOf({ x, x_metric }: Across): string {
   return { step: "step", user_step: "user_step", trial_time: "trial_seconds", time: "seconds" }[x];
 }
 
-/** Why no curve has a place on the axis, although trials have reported the metric; null if that cannot be. */
-export function missingWords({ x, x_metric }: Across): string | null {
-  if (x === "user_step") return "No report has a step. Pass it with tuner.report(metrics, step=...).";
-  return x === "metric" ? `No report has both this metric and ${x_metric}.` : null;
+/** Why nothing of a metric can be drawn on the axis, whether or not trials have reported the metric; null on an axis of all reports. */
+export function missingWords({ x, x_metric }: Across, drawn: string): string | null {
+  if (x === "user_step") return `No report of ${drawn} has a step. Pass it with tuner.report(metrics, step=...).`;
+  return x === "metric" ? `No report has both ${drawn} and ${x_metric}.` : null;
 }
 
 export function scaleOf(x: XAxis): Scale {

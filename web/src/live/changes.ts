@@ -12,12 +12,20 @@ import type {
   CurveSegment,
   Curves,
   Decision,
+  Experiment,
   Point,
   SegmentItem,
   Series,
   Trial,
 } from "../api/types";
 import type { Across } from "../curves/across";
+
+/** The newer of the experiment that is shown and the one that came: an answer may have overtaken the stream. */
+export function withExperiment(shown: Experiment | undefined, came: Experiment): Experiment {
+  if (!shown) return came;
+  const ahead = shown.last_event_seq - came.last_event_seq || shown.revision - came.revision;
+  return ahead > 0 ? shown : came;
+}
 
 /** Trials by number, as the list of trials gives them. */
 export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "trials">): readonly Trial[] {

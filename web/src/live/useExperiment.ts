@@ -22,6 +22,7 @@ import {
   merged,
   withCurves,
   withDecisions,
+  withExperiment,
   withRows,
   withSample,
   withSegments,
@@ -185,7 +186,8 @@ export function useExperiment(id: string): LiveExperiment {
   useEffect(() => {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
-    // Points are drawn as they come. Rows change the whole page, so several changes of them are put together.
+    // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes of them are put
+    // together.
     let rows: Changes[] = [];
     let timer: ReturnType<typeof setTimeout> | undefined;
     let appliedAt = -Infinity;
@@ -193,15 +195,17 @@ export function useExperiment(id: string): LiveExperiment {
       clearTimeout(timer);
       timer = undefined;
       appliedAt = performance.now();
-      if (rows.length > 0) apply(client, id, merged(rows));
+      if (rows.length > 0) applyLists(client, id, merged(rows));
       rows = [];
     };
     const connection = new Stream((after) => api.changesUrl(id, after), start.last_event_seq, {
       onChanges: (changes) => {
         forgetEarly();
         recent.add(changes);
-        applyPoints(client, id, merged(changes));
         rows.push(...changes);
+        const all = merged(changes);
+        applyPoints(client, id, all);
+        applyExperiment(client, id, all);
         timer ??= setTimeout(applyRows, Math.max(0, appliedAt + ROWS_MS - performance.now()));
       },
       onReset: () => {
@@ -328,9 +332,13 @@ function applyPoints(client: QueryClient, id: string, changes: Changes): void {
   client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && withCurves(old, changes));
 }
 
-/** Put changes into every other view of the experiment that is in the cache. */
-function apply(client: QueryClient, id: string, all: Changes): void {
-  if (all.experiment) client.setQueryData<Experiment>(keys.experiment(id), all.experiment);
+/** Put the experiment's own row into the cache, unless the one that is there is newer. */
+function applyExperiment(client: QueryClient, id: string, { experiment }: Changes): void {
+  if (experiment) client.setQueryData<Experiment>(keys.experiment(id), (old) => withExperiment(old, experiment));
+}
+
+/** Put changes into every list of the experiment that is in the cache. */
+function applyLists(client: QueryClient, id: string, all: Changes): void {
   client.setQueryData<Sample>(keys.trials(id), (old) => old && withSample(old, all));
   client.setQueriesData<RowPages>(
     { queryKey: keys.rows(id) },

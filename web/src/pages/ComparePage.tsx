@@ -5,7 +5,7 @@ import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
-import { choices, formatAcross, parseAcross, STEP } from "../curves/across";
+import { acrossFor, choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { identityColour } from "../curves/colours";
 import { OverlayChart } from "../curves/OverlayChart";
 import { duration, metric as written, param, readable } from "../format";
@@ -78,7 +78,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
   });
   const known = [...new Set([...experiments.values()].flatMap((experiment) => experiment.metrics))];
-  const across = parseAcross(address.get("x"), known) ?? STEP;
+  const first = experiments.get(trials[0]!.experiment_id);
+  const asked = address.get("metric");
+  const drawn = asked !== null && known.includes(asked) ? asked : (first?.metric ?? "");
+  const across = acrossFor(parseAcross(address.get("x"), known) ?? STEP, drawn);
   const running = trials.some((trial) => !hasEnded(trial.state));
   const curves = useQueries({
     queries: trials.map((trial) => ({
@@ -99,12 +102,11 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
       }),
     [trials, experiments, several],
   );
-  const first = experiments.get(trials[0]!.experiment_id);
+  // The chosen metric remains the chosen one, even if none of its reports has a place on the axis.
   const metrics = [
-    ...new Set([...(first ? [first.metric] : []), ...curves.flatMap((items) => items.map((i) => i.metric))]),
+    ...new Set([...(first ? [first.metric, drawn] : []), ...curves.flatMap((items) => items.map((i) => i.metric))]),
   ];
-  const asked = address.get("metric");
-  const metric = asked !== null && metrics.includes(asked) ? asked : (metrics[0] ?? "");
+  const metric = metrics.includes(drawn) ? drawn : (metrics[0] ?? "");
   const series = useMemo(
     () =>
       trials.map((trial, i): Series => ({
@@ -173,7 +175,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
         {series.some((one) => one.segments.length > 0) ? (
           <OverlayChart series={series} names={names} metric={metric} across={across} log={log} height={340} />
         ) : (
-          <div className={classes.empty}>None of these trials has reported {metric || "a metric"} yet.</div>
+          <div className={classes.empty}>
+            {missingWords(across, metric || "a metric") ??
+              `None of these trials has reported ${metric || "a metric"} yet.`}
+          </div>
         )}
         {gap && across.x === "step" && gap.high.value > gap.low.value && (
           <p className={classes.words}>

@@ -274,7 +274,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     <BestPanel
                       experiment={experiment}
                       live={live}
-                      across={axesOf(experiment, trials, address).across}
+                      across={axesOf(experiment, trials, address, experiment.metric).across}
                       onSelect={select}
                     />
                     {later && (

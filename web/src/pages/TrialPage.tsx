@@ -61,6 +61,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       </div>
       <Panel>
         <TrialDetails
+          key={trial.id}
           id={trial.id}
           experiment={experiment}
           rank={rank.get(trial.number)}

@@ -4,7 +4,7 @@ import { useCallback, useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { curvesCall } from "../charts/copies";
 import { curvesCsv } from "../charts/save";
-import { acrossOf, choices, chosenAcross, formatAcross, missingWords, type Across } from "../curves/across";
+import { acrossFor, acrossOf, choices, chosenAcross, formatAcross, missingWords, type Across } from "../curves/across";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
 import { experimentEnded } from "../live/states";
@@ -51,11 +51,12 @@ export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
   address: Pick<Address, "get">,
+  metric: string,
 ): { across: Across; logX: boolean; log: boolean; rungs: readonly number[] } {
   // Before the trials are loaded, assume that they report more than once, as most do.
   const known = [...trials];
   const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
-  const across = chosenAcross(address.get("x") ?? (single ? "time" : null), experiment);
+  const across = acrossFor(chosenAcross(address.get("x") ?? (single ? "time" : null), experiment), metric);
   const rungs = formatAcross(across) === acrossOf(experiment.time_attr) ? rungLevels(experiment) : NO_RUNGS;
   const scale = address.get("xs");
   return {
@@ -83,7 +84,7 @@ export function CurvesPanel({
   const metrics = [...new Set([experiment.metric, ...experiment.metrics])];
   const asked = address.get("metric");
   const metric = asked !== null && metrics.includes(asked) ? asked : experiment.metric;
-  const { across, logX, log, rungs } = axesOf(experiment, trials.values(), address);
+  const { across, logX, log, rungs } = axesOf(experiment, trials.values(), address, metric);
   const sameRungs = useSame(rungs, rungs.join());
   const trim = address.get("all") === null;
   const zoomText = address.get("zoom");
@@ -214,7 +215,7 @@ export function CurvesPanel({
       ) : (
         !query.isError && (
           <div className={classes.empty} style={{ height }}>
-            {query.data ? waitingWords(experiment, across) : "Reading the curves…"}
+            {query.data ? waitingWords(experiment, across, metric) : "Reading the curves…"}
           </div>
         )
       )}
@@ -222,9 +223,13 @@ export function CurvesPanel({
   );
 }
 
-function waitingWords(experiment: Experiment, across: Across): string {
-  const missing = missingWords(across);
-  if (missing !== null && experiment.metrics.length > 0) return missing;
+export function waitingWords(
+  experiment: Pick<Experiment, "metrics" | "state" | "trials">,
+  across: Across,
+  metric: string,
+): string {
+  if (experiment.metrics.includes(metric)) return missingWords(across, metric) ?? "Reading the curves…";
+  if (experiment.metrics.length > 0) return `No trial has reported ${metric} yet.`;
   if (experimentEnded(experiment.state)) return "The experiment ended before any trial reported.";
   if (experiment.trials === 0) return "Waiting for the first trial to start.";
   return "Waiting for the first report. Each tuner.report() adds a point here.";

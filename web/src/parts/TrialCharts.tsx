@@ -5,7 +5,7 @@ import { api } from "../api/client";
 import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCsv } from "../charts/save";
-import { labelOf, placeWords, type Across } from "../curves/across";
+import { acrossFor, formatAcross, labelOf, missingWords, placeWords, STEP, type Across } from "../curves/across";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
 import { metric as written } from "../format";
@@ -27,24 +27,34 @@ interface TrialChartsProps {
   of: number;
 }
 
-/** A small chart for each metric that the trial has reported. */
-export function TrialCharts({ trial, metric, across, rank, of }: TrialChartsProps) {
-  const query = useQuery({
-    queryKey: keys.trialCurves(trial.id, across),
-    queryFn: ({ signal }) => api.trialCurves(trial.id, across, signal),
-    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
-  });
+/** A small chart for each metric that the trial has reported; over iterations if no report has a place on the axis. */
+export function TrialCharts({ trial, metric, across: chosen, rank, of }: TrialChartsProps) {
+  const asked = acrossFor(chosen, metric);
+  const over = useTrialCurves(trial, asked, true);
+  const missing = formatAcross(asked) !== formatAcross(STEP) && over.data?.items.length === 0;
+  const steps = useTrialCurves(trial, STEP, missing);
+  const [query, across] = missing ? [steps, STEP] : [over, asked];
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={HEIGHT} mb="sm" />;
   const items = [...query.data.items].sort((a, b) => Number(b.metric === metric) - Number(a.metric === metric));
   return (
     <div className={classes.charts}>
+      {missing && items.length > 0 && <p className={classes.none}>{missingWords(asked, metric)}</p>}
       {items.map((item) => (
         <MetricChart key={item.metric} item={item} trial={trial} across={across} rank={rank} of={of} />
       ))}
     </div>
   );
+}
+
+function useTrialCurves(trial: TrialWithSegments, across: Across, enabled: boolean) {
+  return useQuery({
+    queryKey: keys.trialCurves(trial.id, across),
+    queryFn: ({ signal }) => api.trialCurves(trial.id, across, signal),
+    enabled,
+    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
+  });
 }
 
 interface MetricChartProps extends Pick<TrialChartsProps, "trial" | "across" | "rank" | "of"> {
