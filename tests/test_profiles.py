@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests import invariants
@@ -91,6 +93,15 @@ def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:
         return {(one.actor, one.status) for _, one in trail if one.path.endswith("/profile")} == expected
 
     service.until("the entries of the audit trail", noted)
+
+
+def test_a_profile_ends_if_its_client_goes_away(service: AgentService) -> None:
+    _, trial = begun(service)
+    with pytest.raises(httpx.ReadTimeout):
+        service.client.post(f"/trials/{trial}/profile", json={"duration_s": 60}, timeout=1)
+    before = time.monotonic()
+    service.until("the end of the profile", lambda: not refusal(service, trial))
+    assert time.monotonic() - before < 30
 
 
 def once_free(profile: Callable[[], Any]) -> Any:

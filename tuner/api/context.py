@@ -7,7 +7,7 @@ import contextvars
 import copy
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -87,14 +87,22 @@ class Context:
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )
 
-    async def answered(self, asked: Future[T], patience_s: float) -> T:
-        """Wait for an answer of the driver. Raise DriverSilent if it does not come in time, or if the service ends meanwhile."""
+    async def answered(
+        self, asked: Future[T], patience_s: float, gone: Callable[[], Awaitable[bool]] | None = None
+    ) -> T:
+        """Wait for an answer of the driver. Raise DriverSilent if it does not come in time, or if the service ends meanwhile.
+
+        gone: returns True if the client is gone. Then DriverSilent is raised too, because nobody waits for the answer.
+        """
         answer = asyncio.wrap_future(asked)
         end = asyncio.get_running_loop().time() + patience_s
         while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
             if self.ending.is_set() or asyncio.get_running_loop().time() >= end:
                 answer.cancel()
                 raise DriverSilent("the service ends" if self.ending.is_set() else "the driver does not answer in time")
+            if gone is not None and await gone():
+                answer.cancel()
+                raise DriverSilent("the client is gone")
         return answer.result()
 
     def end(self) -> None:

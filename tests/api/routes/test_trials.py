@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -214,7 +215,7 @@ async def test_a_trial_that_another_driver_runs_says_which(
         assert answer.status_code == 409
         assert f"another driver runs them (the newest one of the experiment is {owner})" in answer.json()["detail"]
     given = {"rank": 1, "kind": "cpu", "duration_s": 5.0, "rate_hz": 100.0}
-    assert asked == [(segment_id(made.public_id, 0, 1), given)]
+    assert asked == [(segment_id(made.public_id, 0, 1), {**given, "id": ANY})]
 
 
 async def test_a_profile_that_waits_ends_with_the_service(
@@ -222,13 +223,20 @@ async def test_a_profile_that_waits_ends_with_the_service(
 ) -> None:
     made, *_ = begin(sqlite_store)
     never: Future[dict[str, Any]] = Future()
-    app.state.context.profile = lambda segment, arguments: never
+    asked: list[Mapping[str, Any]] = []
+
+    def profile(segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        asked.append(arguments)
+        return never
+
+    app.state.context.profile = profile
     waiting = asyncio.create_task(client.post(f"/api/v1/trials/{trial_id(made.public_id, 0)}/profile"))
     await asyncio.sleep(0)
     app.state.context.end()
     answer = await waiting
     assert (answer.status_code, answer.json()["detail"]) == (503, "the service ends")
     assert never.cancelled()
+    assert asked[1:] == [{"stop": asked[0]["id"]}]
 
 
 async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, sqlite_store: Store) -> None:

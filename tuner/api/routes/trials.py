@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import time
 from typing import Annotated, Any
 
@@ -27,7 +29,7 @@ from tuner.api.answers import (
 from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
 from tuner.driver.hosts.agents import raised
-from tuner.errors import Conflict
+from tuner.errors import Conflict, DriverSilent
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.experiment.neighbours import neighbours as nearest
@@ -229,13 +231,23 @@ def live(here: Here, trial_id: TrialId) -> Response:
     responses={**NOT_FOUND, **CONFLICT, **BAD, **SILENT},
     summary="Profile a running rank: where its time goes, or what it allocates.",
 )
-async def profile(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+async def profile(
+    here: Here, trial_id: TrialId, request: Request, data: Annotated[Any, Depends(optional_json_body)]
+) -> Response:
     """Observe the rank for `duration_s` seconds, and then answer. A rank makes one profile at a time."""
     given = checked(schemas.ProfileRequest, {} if data is None else data)
     record = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
     segment = _running(record)
-    asked = here.profile(segment.public_id, given.model_dump())
-    told: dict[str, Any] = await here.answered(asked, given.duration_s + PROFILE_ANSWER_S)
+    profile_id = secrets.token_hex(8)
+    asked = here.profile(segment.public_id, {**given.model_dump(), "id": profile_id})
+    try:
+        told: dict[str, Any] = await here.answered(
+            asked, given.duration_s + PROFILE_ANSWER_S, gone=request.is_disconnected
+        )
+    except (DriverSilent, asyncio.CancelledError):  # nobody waits for the profile any more
+        with contextlib.suppress(DriverSilent):
+            here.profile(segment.public_id, {"stop": profile_id})
+        raise
     found = raised(told)["found"]
     if found is None:
         raise await asyncio.to_thread(_not_here, here, record)

@@ -124,6 +124,7 @@ class Host:
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._figures = Figures()
+        self._profiles: dict[str, asyncio.Task[dict[str, Any]]] = {}  # those that are being made, by id
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -403,12 +404,29 @@ class Host:
     async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Profile a rank of a segment. Return {"found": the profile}; None in it if the segment does not run here.
 
-        arguments: "rank", and the fields of a `ProfileRequest`. An error becomes {"error": ...}, see `raised`.
+        An error becomes {"error": ...}, see `raised`.
+
+        arguments: "id", "rank", and the fields of a `ProfileRequest`; or only "stop", the id of a profile to end, because
+            nobody waits for it any more.
         """
-        request = ProfileRequest(**{name: value for name, value in arguments.items() if name != "rank"})
+        if "stop" in arguments:
+            if (unwanted := self._profiles.get(arguments["stop"])) is not None:
+                unwanted.cancel()
+            return {"found": None}
+        request = ProfileRequest(**{name: value for name, value in arguments.items() if name not in ("id", "rank")})
+        making = asyncio.create_task(self._profile(segment_id, arguments["rank"], request))
+        self._profiles[arguments["id"]] = making
+        try:
+            await asyncio.wait({making})
+        finally:
+            del self._profiles[arguments["id"]]
+            making.cancel()
+        return refusal(Conflict("the profile was ended")) if making.cancelled() else making.result()
+
+    async def _profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any]:
         try:
             for groups in self._all_groups():
-                if (found := await groups.profile(segment_id, arguments["rank"], request)) is not None:
+                if (found := await groups.profile(segment_id, rank, request)) is not None:
                     return {"found": found}
         except REFUSALS as error:
             return refusal(error)
