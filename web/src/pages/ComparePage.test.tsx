@@ -39,4 +39,5 @@ it("does not draw a metric over itself", async () => {
   expect(await screen.findByText("None of these trials has reported loss yet.")).toBeTruthy();
   const axis = screen.getByRole<HTMLInputElement>("combobox", { name: "Horizontal axis" });
   expect(axis.value).toBe("iteration");
+  expect(vi.mocked(api.trialCurves).mock.calls.map(([, across]) => across.x)).not.toContain("metric");
 });
