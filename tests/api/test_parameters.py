@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
         (
             "/experiments/{id}/curves",
             "zzz",
-            "unknown parameter; there are metric, x, points, from, to, trial, limit, max_points",
+            "unknown parameter; there are metric, x, x_metric, points, from, to, trial, limit, max_points",
         ),
         ("/experiments/{id}", "zzz", "unknown parameter; this route has none"),
         ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),

@@ -1,6 +1,6 @@
 /** Sizes on a screen, which happy-dom does not have. Every element is 800 by 600 pixels. */
 
-import { cleanup } from "@testing-library/react";
+import { cleanup, configure } from "@testing-library/react";
 import { afterEach } from "vitest";
 
 for (const [name, size] of [
@@ -11,5 +11,8 @@ for (const [name, size] of [
 ] as const) {
   Object.defineProperty(HTMLElement.prototype, name, { configurable: true, get: () => size });
 }
+
+// The suite runs these tests beside others, at the lowest priority: a second is not always enough for a menu to open.
+configure({ asyncUtilTimeout: 15_000 });
 
 afterEach(cleanup);
