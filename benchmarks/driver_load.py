@@ -27,6 +27,9 @@ import psutil
 
 from benchmarks import peers
 
+OURS = ("HostActor", "RayRank")
+"""The names of the actors that are not helpers: the driver host and the ranks."""
+
 
 def trial(config: dict[str, Any]) -> None:
     """Report at an even pace, however long a report takes."""
@@ -54,7 +57,7 @@ class Watch(threading.Thread):
                 time.sleep(0.2)
             time.sleep(1.0)
             host = self._host()
-            helpers = len([1 for name in peers.workers(self.home) if name not in ("Host", "Rank")])
+            helpers = len([1 for name in peers.workers(self.home) if name not in OURS])
             cpu, count, at = sum(host.cpu_times()[:2]), self._reporting(db, newest)[1], time.monotonic()
             time.sleep(self.seconds)
             used, took = sum(host.cpu_times()[:2]) - cpu, time.monotonic() - at
