@@ -116,7 +116,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
-        """From `segment` on, start the trial from `source`, a checkpoint of another trial, until it has saved its own."""
+        """Start the trial from `source`, another trial's checkpoint, from `segment` on until it has saved one of its own."""
         self._give_back(trial)
         trial.line_begins, trial.inherited = segment, source
         self._choose_start(trial)

@@ -79,7 +79,7 @@ class Placed:
 
 
 class Inbox(Protocol):
-    """Is told about the start of segments. The methods are called in the host's event loop, and must not block."""
+    """An object that is told when segments start. Its methods are called in the host's event loop, and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
         """Handle the message that a segment waits for resources. This is called again when the reason changes."""
