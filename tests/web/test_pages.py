@@ -254,6 +254,13 @@ def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes
     expect(page).to_have_url(re.compile(third))
 
 
+AT_REST = """() => new Promise(requestAnimationFrame).then(() => Promise.all(
+  document.getAnimations()
+    .filter((each) => each.effect.getComputedTiming().endTime !== Infinity)
+    .map((each) => each.finished.catch(() => null))))"""
+"""Waits until the page has drawn a frame, and all transitions in it have ended."""
+
+
 def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, ended: Search, tmp_path: Path) -> None:
     """Check each page in light and in dark colours."""
     population = bred(service.store, start=time.time() - 3600)
@@ -294,6 +301,8 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         page.add_script_tag(path=AXE)
         for colours in ("light", "dark"):
             page.emulate_media(color_scheme=colours)
+            expect(page.locator(f'html[data-mantine-color-scheme="{colours}"]')).to_be_attached()
+            page.evaluate(AT_REST)  # otherwise axe may meet a label halfway between its colours
             if serious := page.evaluate(RULES if colours == "light" else CONTRAST):
                 found[f"{name}, {colours}"] = serious
             page.screenshot(path=tmp_path / f"{name}-{colours}.png")
