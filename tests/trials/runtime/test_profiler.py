@@ -113,6 +113,17 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     assert sys.getswitchinterval() == 0.005
 
 
+def test_a_stack_that_was_torn_is_read_again(train: Any) -> None:
+    """A generator that has yielded while the sampler followed the frames has lost its caller."""
+    running = train(uneven)
+    numbers = (number for number in range(2))
+    next(numbers)
+    codes: dict[int, Any] = {}
+    found = profiler._whole(running.thread.ident, numbers.gi_frame, codes)
+    assert "_train" in {codes[key].co_name for key, _ in found}
+    assert codes[found[-1][0]].co_name == "_bootstrap"
+
+
 def test_other_threads_are_shown_but_not_those_of_tuner_and_ray(train: Any) -> None:
     running = train(rests)
     over = threading.Event()

@@ -7,6 +7,7 @@ ptrace, which containers usually forbid.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import linecache
 import os
 import random
@@ -32,6 +33,8 @@ _TRACED_FRAMES = 16  # frames that are kept for each block of memory
 _LINES = 50  # lines of code in a memory profile
 _RSS_EVERY_S = 0.05
 _SWITCH_S = 1e-4  # after this time, the thread that has the GIL is told to give it to the sampler
+_TRIES = 10  # to read a stack while its thread goes on
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _TICKS = os.sysconf("SC_CLK_TCK")
 _THREADING = threading.__file__
 _TASKS = "/proc/self/task"
@@ -152,7 +155,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
                 if ident in hidden or name.startswith(("ray_", "tuner-")):
                     continue
                 names[ident], natives[ident] = name, thread.native_id if thread is not None else None
-                weights[ident][_raw(frame, codes)] += now - last
+                weights[ident][_whole(ident, frame, codes)] += now - last
             frame = thread = None  # type: ignore[assignment]  # they would keep the training code's variables alive
             threads.clear()
             samples += 1
@@ -300,6 +303,20 @@ def _common(request: ProfileRequest, observed_s: float, complete: bool, notes: I
 
 _Raw = tuple[tuple[int, int], ...]
 """A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing a code object is slow."""
+
+
+def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:
+    """Return the stack of a thread, read again if the thread went on in the middle of it.
+
+    The sampler may lose the GIL while it follows the frames. A generator that has yielded since then has no caller any more, so
+    its stack ends with it. The outermost frame of a thread is never a generator.
+    """
+    found = _raw(frame, codes)
+    for _ in range(_TRIES):
+        if len(found) == _DEEPEST or not codes[found[-1][0]].co_flags & _GENERATORS:
+            break
+        found = _raw(sys._current_frames().get(ident, frame), codes)
+    return found
 
 
 def _raw(frame: FrameType | None, codes: dict[int, CodeType]) -> _Raw:
