@@ -116,7 +116,7 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
 def test_a_stack_that_was_torn_is_read_again(train: Any) -> None:
     """A generator that has yielded while the sampler followed the frames has lost its caller."""
     running = train(uneven)
-    numbers = (number for number in range(2))
+    numbers: Any = (number for number in range(2))
     next(numbers)
     codes: dict[int, Any] = {}
     found = profiler._whole(running.thread.ident, numbers.gi_frame, codes)

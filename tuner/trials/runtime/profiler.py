@@ -306,10 +306,10 @@ _Raw = tuple[tuple[int, int], ...]
 
 
 def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:
-    """Return the stack of a thread, read again if the thread went on in the middle of it.
+    """Return the stack of a thread. Read it again if the thread ran meanwhile.
 
-    The sampler may lose the GIL while it follows the frames. A generator that has yielded since then has no caller any more, so
-    its stack ends with it. The outermost frame of a thread is never a generator.
+    The sampler may lose the GIL while it follows the frames. A generator that yields at that moment loses its caller, so the
+    stack would end with the generator. The outermost frame of a thread is never a generator.
     """
     found = _raw(frame, codes)
     for _ in range(_TRIES):
