@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
+from tests.examples.scripts import example
 from tuner.settings import Settings
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL: dict[str, dict[str, Any]] = {
     "ray_tune_function": {"num_samples": 4, "max_t": 9},
     "ray_train_function": {"num_samples": 4, "max_t": 6},
@@ -28,18 +24,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "huggingface_trainer": {"num_samples": 3, "max_t": 4},
     "fsdp_transformer": {"num_samples": 3, "max_t": 4},
 }
-
-
-def example(name: str) -> Any:
-    """Load the example as a script, which no worker can import, so that its functions are pickled by value."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
-    return module
 
 
 def warnings(result: Any) -> list[str]:

@@ -16,23 +16,17 @@ import cloudpickle
 import pytest
 
 import tuner
+from tests.examples import scripts
 from tuner.settings import Settings
 from tuner.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """Load the example that the test names, as a script, which no worker can import."""
-    spec = importlib.util.spec_from_file_location(f"example_{request.param}", EXAMPLES / f"{request.param}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
+    module = scripts.example(request.param)
     yield module
     cloudpickle.unregister_pickle_by_value(module)
     del sys.modules[module.__name__]
@@ -47,7 +41,7 @@ def exploits(result: tuner.Result) -> list[tuple[Any, Any]]:
 
 def test_every_example_is_run_by_a_test() -> None:
     tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
-    examples = [file for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh", ".ipynb")]
+    examples = [file for file in scripts.EXAMPLES.iterdir() if file.suffix in (".py", ".sh", ".ipynb")]
     assert [file.name for file in examples if not re.search(rf'"{file.stem}(\{file.suffix})?"', tests)] == []
 
 
@@ -126,7 +120,7 @@ def test_a_configuration_of_rllib_is_a_space() -> None:
 def test_exploits_help_a_population_of_gans(tmp_path: Path) -> None:
     """Members wait for each other, so that the numbers do not depend on the load of the machine."""
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "pbt_gan.py"],
+        [sys.executable, scripts.EXAMPLES / "pbt_gan.py"],
         env={**os.environ, "TUNER_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
