@@ -146,9 +146,8 @@ class Supervisor:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
-        self._spare: _Child | None = (
-            None  # a process in reserve, which has loaded Ray already and replaces a dead child
-        )
+        # A process in reserve, which has loaded Ray already and replaces a dead child.
+        self._spare: _Child | None = None
         self._up_since = float("inf")
         self._figures: Mapping[str, Any] | None = None
         self._futile = 0

@@ -61,9 +61,8 @@ class Guard:
         self._allowed = functools.lru_cache(maxsize=256)(
             self._is_allowed
         )  # nearly all requests have the same Host header
-        self._any_host = (
-            settings.auth == "on"
-        )  # because a website that resolves to this service has neither token nor cookie
+        # Any host is allowed then, because a website that resolves to this service has neither token nor cookie.
+        self._any_host = settings.auth == "on"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -55,9 +55,8 @@ class Observe:
             await self._app(scope, receive, send)
             return
         if self._root_path:
-            scope["root_path"] = (
-                self._root_path
-            )  # so that routes match with and without the prefix, because not all proxies strip it
+            # Routes then match with and without the prefix, because not all proxies strip it.
+            scope["root_path"] = self._root_path
         sent = Headers(scope=scope).get("x-request-id", "")
         name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
         route, ids = self._route(path_of(scope))

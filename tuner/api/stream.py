@@ -39,9 +39,8 @@ POLL_CLIENT_S = (
 )
 POLL_QUIET_S = 0.08  # the poll interval after QUIET_S seconds without news; also the maximum of the interval
 QUIET_S = 5.0
-POLL_ENDED_S = (
-    1.0  # Ended experiments have no more news, but their streams stay open, because browsers would reconnect.
-)
+# Ended experiments have no more news, but their streams stay open, because browsers would reconnect.
+POLL_ENDED_S = 1.0
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500

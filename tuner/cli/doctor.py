@@ -402,9 +402,8 @@ def _unreachable(address: str) -> str | None:
 def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
     """Run Python code in a separate process. Return the last line that it printed, or a Finding if it failed."""
     with tempfile.TemporaryDirectory() as folder:
-        script = (
-            Path(folder) / "check.py"
-        )  # The code must be in a file, because processes that it spawns import the file again.
+        # The code must be in a file, because processes that it spawns import the file again.
+        script = Path(folder) / "check.py"
         script.write_text(code)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:

@@ -71,9 +71,8 @@ class Failure:
 
     kind: FailureKind
     message: str  # one line: what went wrong
-    cause: str = (
-        "error"  # exception | signal | exit | oom | hang | stop_ignored | node_lost | host_lost | no_report | ...
-    )
+    # error | exception | signal | exit | oom | hang | stop_ignored | node_lost | host_lost | no_report | ...
+    cause: str = "error"
     rank: int | None = None
     node: str | None = None
     pid: int | None = None

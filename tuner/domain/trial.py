@@ -113,9 +113,8 @@ class Trial:
     checkpoint: CheckpointInfo | None = None
     checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)  # its own checkpoints, by id, oldest first
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
-    line_begins: int = (
-        1  # ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit
-    )
+    # Ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit.
+    line_begins: int = 1
     next: Segment | None = None  # the planned segment: it opens when a slot is free and the current segment has ended
     created_at: float = 0.0
     started_at: float | None = None

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
 
 FEWEST = 5  # an earlier experiment is used only if at least this many of its trials fit the space
-LEAST_SKILL = (
-    0.3  # minimum correlation between trials' results and the results predicted for them from the other trials
-)
+# Minimum correlation between trials' results and the results predicted for them from the other trials.
+LEAST_SKILL = 0.3
 HINTS = 3  # the model looks for new configurations near this many of the best trials of each earlier experiment
 
 

@@ -85,9 +85,8 @@ class ExperimentLoop:
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
-        self.deciding = (
-            asyncio.Lock()
-        )  # held while a thread changes the core; only a core that calls the user's code is changed in a thread
+        # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
+        self.deciding = asyncio.Lock()
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in

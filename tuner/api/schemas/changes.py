@@ -114,9 +114,8 @@ def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
 
     A decision has the fields of `Decision`. All other entries have a number, a time, a kind, and fields that depend on the kind.
     """
-    data = (
-        {} if item.event == "model_fitted" else dict(item.data)
-    )  # a fitted model is of no use to clients, and may be large
+    # A fitted model is of no use to clients, and may be large.
+    data = {} if item.event == "model_fitted" else dict(item.data)
     head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
     if item.event == "decision":
         head["kind"] = data.pop("kind")

@@ -58,9 +58,8 @@ class Wish:
     parent: int | None = None
     reason: str = ""
     key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
-    space_revision: int | None = (
-        None  # the revision of the space of `params`; None: that of the space at the time of the request
-    )
+    # The revision of the space of `params`; None: that of the space at the time of the request.
+    space_revision: int | None = None
 
 
 @dataclass(slots=True)
@@ -110,9 +109,8 @@ class State:
         self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
-        self.unseen = (
-            stopper.metrics() if stopper is not None else frozenset()
-        )  # metrics that `stop` uses and that were never reported
+        # Metrics that `stop` uses and that were never reported.
+        self.unseen = stopper.metrics() if stopper is not None else frozenset()
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit

@@ -70,9 +70,8 @@ class _Lease:
     agent: str = ""
     request: str = ""
     lease_s: float = LEASE_S
-    late: bool = (
-        False  # whether the lease stays valid after a verdict that ends the segment, until the agent ends the lease
-    )
+    # Whether the lease stays valid after a verdict that ends the segment, until the agent ends the lease.
+    late: bool = False
     until: float = 0.0
     lent: float = 0.0  # when an agent got the segment, which is before the segment's first report
     report_no: int = 0

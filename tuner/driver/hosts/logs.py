@@ -79,9 +79,8 @@ class LogKeeper:
         self._writer: asyncio.Task[None] | None = None
         self._flushing = 0  # number of callers that wait for complete logs
         self._hurry = asyncio.Event()  # set to write the waiting chunks now
-        self._asking = (
-            asyncio.Lock()
-        )  # only one segment at a time reads from the database, so that an outage does not block all threads
+        # Only one segment at a time reads from the database, so that an outage does not block all threads.
+        self._asking = asyncio.Lock()
 
     def begin(self, segment_id: str, owner: Owner) -> None:
         """Accept the output of this segment's ranks from now on."""

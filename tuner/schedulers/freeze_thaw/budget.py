@@ -11,9 +11,8 @@ from tuner.schedulers.shared.wording import shown
 
 SHARE = 5  # the derived budget is a full training for each SHARE trials,
 LEAST = 3  # but at least this many, or one for each trial if there are fewer
-FINISH_TRIES = (
-    3  # at most this many trials are chosen as the leading trial, in case a leading trial fails or is overtaken
-)
+# At most this many trials are chosen as the leading trial, in case a leading trial fails or is overtaken.
+FINISH_TRIES = 3
 
 
 def repeated_training(trial: Trial) -> float:

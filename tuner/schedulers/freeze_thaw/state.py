@@ -27,9 +27,8 @@ class FreezeThawState:
         default_factory=dict
     )  # trial -> (t, time) of its newest report
     ordinal: int = 0  # number of facts that a decision may depend on; part of the decision's random key
-    held: int | None = (
-        None  # the trial that has just reported at a new level, if that report is the newest fact in `ordinal`
-    )
+    # The trial that has just reported at a new level, if that report is the newest fact in `ordinal`.
+    held: int | None = None
     spent: float = 0.0  # training of all trials together, in units of time_attr
     scouts: int = 0
     scouted: float = 0.0  # the part of `spent` that went to scouts before they could be paused

@@ -262,9 +262,8 @@ def failed(failure: Failure, reports: int = 0) -> Outcome:
 
 
 def _ready_s(launch: Launch) -> float:
-    maybe_elsewhere = (
-        launch.checkpoint is not None and launch.checkpoint.node is not None
-    )  # a checkpoint on another node's disk has to be copied first
+    # A checkpoint on another node's disk has to be copied first.
+    maybe_elsewhere = launch.checkpoint is not None and launch.checkpoint.node is not None
     return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 

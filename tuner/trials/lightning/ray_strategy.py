@@ -295,9 +295,8 @@ class _KeepWeights:
             return self._kept
         if self._trainer.state.fn != "fit" and self._trainer.ckpt_path is None:
             return None
-        state: Mapping[str, Any] = (
-            self._trainer.lightning_module.state_dict()
-        )  # call it on every rank, since metrics in the model may gather
+        # Call it on every rank, since metrics in the model may gather.
+        state: Mapping[str, Any] = self._trainer.lightning_module.state_dict()
         return state
 
     def _before_teardown(self) -> None:
