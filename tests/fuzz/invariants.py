@@ -30,6 +30,7 @@ _LEDGER_FIELDS = (
     "_early",
     "_gone",
     "_unfinished",
+    "late",
     "_borrowers",
     "_active",
     "_best",
@@ -155,6 +156,9 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
         if getattr(live.experiment.checkpoints, name) != getattr(folded.experiment.checkpoints, name):
             found, wanted = getattr(folded.experiment.checkpoints, name), getattr(live.experiment.checkpoints, name)
             yield f"fold: checkpoints.{name} is {found}, not {wanted}"
+    for name in ("ready", "awaiting"):
+        if list(getattr(live.experiment.segments, name)) != list(getattr(folded.experiment.segments, name)):
+            yield f"fold: segments.{name} differs"
     if live.summary() != folded.summary():
         yield f"fold: the summary is {folded.summary()}, not {live.summary()}"
     for a, b in zip(live.trials, folded.trials, strict=True):

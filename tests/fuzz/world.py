@@ -102,10 +102,20 @@ class Running:
 
 
 class World:
-    """One search. Without `users`, nobody changes what was asked for, and the search ends only once."""
+    """One search.
 
-    def __init__(self, seed: int, scheduler: str | None = None, *, users: bool = True) -> None:
+    users: whether users change what was asked for. If not, the search ends only once.
+    late_uploads: whether uploads may go on after the end of their segment.
+    """
+
+    def __init__(
+        self, seed: int, scheduler: str | None = None, *, users: bool = True, late_uploads: bool = True
+    ) -> None:
         self.seed = seed
+        self.uploads = random.Random(f"{seed} {scheduler} uploads") if late_uploads else None
+        self.late_share = self.uploads.choice([0.0, 0.3, 0.9]) if self.uploads is not None else 0.0
+        self.uploading: list[Saved] = []  # uploads that go on after the end of their segment
+        self.doomed: set[tuple[int, int]] = set()  # segments whose late uploads are to end at once
         self.users = random.Random(f"{seed} {scheduler} users") if users else None
         self.calm_at = CHAOS
         self.last_step = MAX_STEPS
@@ -233,6 +243,7 @@ class World:
         self.epoch += 1
         self.running.clear()
         self.pending.clear()
+        self.uploading.clear()
         self.feed(e.DriverStarted(time=self.tick(), epoch=self.epoch))
 
     def restart(self, committed: bool = True) -> None:
@@ -269,6 +280,8 @@ class World:
                     self.starts(entry, None if isinstance(event, e.Commanded) else finishing)
             if isinstance(entry, d.Exploit):
                 self.lies_inside(entry)
+                if newer := self.awaited(entry.donor, self.saved[entry.checkpoint]):
+                    self.found(f"{entry} does not wait for {newer}")
             if isinstance(entry, d.Decision):
                 self.trace.append(f"{self.step}:     {entry}"[:300])
             if isinstance(entry, e.Reported):
@@ -369,6 +382,8 @@ class World:
                 self.launch(segment)
             case Interrupt(segment=(number, ordinal), why=why):
                 run = self.running.get(number)
+                if why == "kill":
+                    self.doomed.add((number, ordinal))
                 if run is not None and run.ordinal == ordinal:
                     run.interrupts.append(run.count + self.rng.randint(1, 2))
                     if why == "kill":
@@ -397,6 +412,15 @@ class World:
         usable = [saved for saved in inherited if not saved.known_torn and not saved.deleted]
         return usable + sorted(own, key=lambda saved: (saved.segment, saved.info.step))
 
+    def awaited(self, number: int, instead: Saved | None) -> list[Saved]:
+        """Return the late uploads that would give the trial a newer checkpoint to start from than `instead`."""
+        trial = self.core.trials[number]
+        begins = max((s.ordinal for s in trial.segments if s.cause in ("exploit", "fork")), default=1)
+        own = instead is not None and instead.trial == number and instead.segment >= begins
+        after = (instead.segment, instead.info.step) if instead is not None and own else (0, 0)
+        mine = [saved for saved in self.uploading if saved.trial == number and saved.segment >= begins]
+        return [saved for saved in mine if (saved.segment, saved.info.step) > after]
+
     def launch(self, ref: SegmentRef) -> None:
         number, ordinal = ref
         segment = self.core.trials[number].segments[ordinal - 1]
@@ -415,6 +439,8 @@ class World:
             got = segment.source.id if segment.source is not None else None
             if got != best:
                 self.found(f"{who} from {got}, the newest usable one is {line[-1] if line else None}")
+            if newer := self.awaited(number, line[-1] if line else None):
+                self.found(f"{who} from {got} does not wait for {newer}")
         start = segment.source.step if segment.source is not None else 0
         if start != segment.start_iteration:
             self.found(f"{who} at {segment.start_iteration}, its checkpoint is of {start}")
@@ -474,6 +500,16 @@ class World:
         run.uploads.append(saved)
         return saved
 
+    def end_upload(self, saved: Saved) -> None:
+        """Let an upload that has outlived its segment end, well or not."""
+        assert self.uploads is not None
+        self.uploading.remove(saved)
+        about: Any = {"time": self.tick(), "trial": saved.trial, "segment": saved.segment}
+        if (saved.trial, saved.segment) in self.doomed or (self.chaotic and self.uploads.random() < 0.2):
+            self.feed(e.UploadFailed(**about, checkpoint=saved.info, reason="the bucket is gone"))
+        else:
+            self.feed(e.CheckpointSaved(**about, checkpoint=replace(saved.info, ready=True)))
+
     def uploaded(self, run: Running, saved: Saved) -> None:
         run.uploads.remove(saved)
         times = 2 if self.rng.random() < 0.05 else 1  # an answer got lost, and it is told again
@@ -521,6 +557,9 @@ class World:
             if dice < 0.1 and self.saved:
                 rng.choice(list(self.saved.values())).torn = True
                 return True
+        if self.uploads is not None and self.uploading and (not self.running or self.uploads.random() < 0.2):
+            self.end_upload(self.uploads.choice(self.uploading))
+            return True
         if self.pending and (not self.running or rng.random() < 0.3):
             self.serve(self.pending.pop(rng.randrange(len(self.pending))))
             return True
@@ -791,7 +830,8 @@ class World:
 
     def end(self, run: Running, outcome: Any, failure: Failure | None = None, *, drained: bool = True) -> None:
         """Free the group. A rank that ended normally (`drained`) has sent its reports and committed its checkpoints."""
-        while drained and (run.buffer or run.uploads) and self.running.get(run.trial) is run:
+        late = drained and self.uploads is not None and self.uploads.random() < self.late_share
+        while drained and (run.buffer or (run.uploads and not late)) and self.running.get(run.trial) is run:
             if run.buffer:
                 self.deliver(run)
             else:
@@ -799,9 +839,21 @@ class World:
         if self.running.get(run.trial) is not run:
             return  # the driver was killed meanwhile
         del self.running[run.trial]
+        left = tuple(saved.info for saved in run.uploads) if late else ()
+        epoch = self.epoch
+        self.uploading += run.uploads if late else ()
         self.feed(
-            e.SegmentEnded(time=self.tick(), trial=run.trial, segment=run.ordinal, outcome=outcome, failure=failure)
+            e.SegmentEnded(
+                time=self.tick(),
+                trial=run.trial,
+                segment=run.ordinal,
+                outcome=outcome,
+                failure=failure,
+                uploading=left,
+            )
         )
+        if self.epoch != epoch or late:
+            return
         if self.chaotic and self.rng.random() < 0.05 and run.uploads:  # a call that was under way when it was killed
             saved = run.uploads[0]
             self.feed(
@@ -813,6 +865,8 @@ class World:
     # ------------------------------------------------------------------------------------------------ what must hold
 
     def check(self) -> None:
+        if self.uploading and (self.core.ended or self.core.state is ExperimentState.PAUSED):
+            self.found(f"the experiment is {self.core.state}, and {self.uploading} are being uploaded")
         for problem in invariants.of_state(self.core, self.scored, self.meddled, self.before):
             self.found(problem)
         self.before = invariants.counts(self.core)

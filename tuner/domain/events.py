@@ -139,13 +139,26 @@ class CheckpointDeleted(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UploadFailed(_SegmentEvent):
+    """A checkpoint that was still being uploaded when its segment ended will never be ready."""
+
+    KIND = "upload_failed"
+    checkpoint: CheckpointInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnded(_SegmentEvent):
-    """A segment has ended and its worker group is free; see `tuner.domain.segments.Outcome`."""
+    """A segment has ended and its worker group is free; see `tuner.domain.segments.Outcome`.
+
+    Each checkpoint of `uploading` is followed by a CheckpointSaved or an UploadFailed, unless the driver dies first.
+    """
 
     KIND = "segment_ended"
     outcome: Literal["returned", "left", "failed"]
     failure: Failure | None = None
     warning: str = ""
+    uploading: Sequence[CheckpointInfo] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +282,7 @@ Event = (
     | StopJudged
     | CheckpointSaved
     | CheckpointDeleted
+    | UploadFailed
     | SegmentEnded
     | Suggested
     | Drawn
@@ -295,4 +309,6 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Event:
         parts["failure"] = Failure(**parts["failure"])
     if parts.get("checkpoint") and isinstance(parts["checkpoint"], Mapping):
         parts["checkpoint"] = CheckpointInfo(**parts["checkpoint"])
+    if "uploading" in parts:
+        parts["uploading"] = tuple(CheckpointInfo(**info) for info in parts["uploading"])
     return _KINDS[kind](**parts)

@@ -263,6 +263,7 @@ class ExperimentLoop:
                     | e.StopJudged()
                     | e.CheckpointSaved()
                     | e.CheckpointDeleted()
+                    | e.UploadFailed()
                     | e.SegmentEnded()
                     | e.Suggested()
                     | e.Drawn()

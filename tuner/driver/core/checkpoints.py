@@ -24,6 +24,9 @@ class CheckpointLedger:
     ahead of its reports. After an exploit, only checkpoints that the trial has saved since the exploit are usable. Until it
     has saved one, the trial starts from the donor's checkpoint that the exploit named.
 
+    An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
+    start from, `awaits` returns True, and neither the trial nor an exploit of it starts.
+
     A checkpoint is removed from `Trial.checkpoints` as soon as its deletion is decided; `take_decided` returns the
     deletions to carry out. A deletion stays decided, even after a restart, until `deleted` confirms it.
     """
@@ -34,6 +37,7 @@ class CheckpointLedger:
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
         self._unfinished: dict[str, KeptCheckpoint] = {}  # uploads that were under way when their segment ended
+        self.late: dict[str, tuple[int, int, CheckpointInfo]] = {}  # late uploads, as (trial, segment, checkpoint)
         # checkpoint of one trial -> other trials that would start from it
         self._borrowers: dict[str, dict[int, None]] = {}
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
@@ -83,6 +87,8 @@ class CheckpointLedger:
         checkpoint can be added before its report, or after newer checkpoints. A checkpoint whose deletion has been decided
         is ignored.
         """
+        if info.ready:
+            self.late.pop(info.id, None)
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
         known = trial.checkpoints.get(info.id) or self._unfinished.pop(info.id, None)
@@ -121,13 +127,43 @@ class CheckpointLedger:
         trial.line_begins, trial.inherited = segment, source
         self._choose_start(trial)
 
-    def segment_ended(self, trial: Trial, segment: Segment) -> None:
+    def awaits(self, trial: Trial) -> CheckpointInfo | None:
+        """Return the newest checkpoint that is still being uploaded and that the trial would start from if it were ready.
+
+        Return None if there is none, so that the trial can start from `Trial.checkpoint` now.
+        """
+        mine = [KeptCheckpoint(info, None, of) for number, of, info in self.late.values() if number == trial.number]
+        mine = [kept for kept in mine if kept.segment >= trial.line_begins]
+        if not mine:
+            return None
+        newest = max(mine, key=age)
+        present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
+        if present is not None and present.segment >= trial.line_begins and age(present) > age(newest):
+            return None
+        return newest.info
+
+    def upload_failed(self, checkpoint: str) -> None:
+        """Record that a late upload has failed."""
+        self.late.pop(checkpoint, None)
+
+    def lose_uploads(self) -> list[tuple[int, int, CheckpointInfo]]:
+        """Record that all late uploads have failed, because their driver has ended. Return them."""
+        lost = list(self.late.values())
+        self.late.clear()
+        return lost
+
+    def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Drop the ended segment's checkpoints that have no report, and its unfinished uploads.
 
         If such an upload completes after all, `keep` adds its checkpoint again.
+
+        uploading: the uploads that go on although the segment has ended.
         """
         early = self._early.pop(trial.number, {})
-        self._gone.pop(trial.number, None)
+        gone = self._gone.pop(trial.number, {})
+        for info in uploading:
+            if not self.exists(info.id) and info.id not in self.deleting and info.id not in gone:
+                self.late[info.id] = trial.number, segment.ordinal, info
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
         for kept in mine:
             if not kept.info.ready:

@@ -136,10 +136,14 @@ class Core:
         return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
-        """Return the exploit with the donor's checkpoint; if the donor has none yet, a pause of the trial until it has one."""
+        """Return the exploit with the donor's checkpoint; if the donor has none yet, a pause of the trial until it has one.
+
+        If the donor's segment has ended and its last checkpoint is still being uploaded, the trial waits for that one.
+        """
         decision = replace(decision, space_revision=self.experiment.revisions.newest)
         donor = self.trials[decision.donor].checkpoint
-        if donor is not None and donor.ready:
+        late = self.experiment.checkpoints.awaits(self.trials[decision.donor]) is not None
+        if donor is not None and donor.ready and not late:
             return replace(decision, checkpoint=donor.id)
         reason = f"waits for the checkpoint of trial {decision.donor}, from which it will continue: {decision.reason}"
         return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())

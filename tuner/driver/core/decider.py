@@ -17,7 +17,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.keys import keyed_random
-from tuner.domain.segments import Leave, Verdict
+from tuner.domain.segments import CheckpointInfo, Leave, Verdict
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.core.actions import Ask, Fit, Question
@@ -25,7 +25,7 @@ from tuner.driver.core.milestones import next_milestone, save_is_due
 from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
-from tuner.driver.core.rules.words import counted, names
+from tuner.driver.core.rules.words import counted, names, where_from
 from tuner.driver.core.state import State, Wish
 from tuner.schedulers.base import Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
@@ -96,6 +96,8 @@ class Decider:
             case e.DriverStarted():
                 notes = [d.Note(reason=event.executor)] if event.executor else []
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
+                for number, _, info in self.experiment.lost_uploads:
+                    notes.append(self._lost(number, info, "the driver ended before its upload"))
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":
@@ -106,6 +108,8 @@ class Decider:
                 self._outdated = self._asked is not None and "space" in event.changes
                 why = event.reason or f"a user changed {names(event.changes)}"
                 return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]
+            case e.UploadFailed():
+                return [self._lost(event.trial, event.checkpoint, event.reason)]
             case e.Enqueued() | e.Pinned():
                 return ()
             case e.BudgetSpent() | e.GpuHoursSpent():
@@ -130,6 +134,14 @@ class Decider:
                 return ()
             case _:
                 assert_never(event)
+
+    def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
+        """Warn of a checkpoint whose upload failed after its segment had ended, and say what the trial has instead."""
+        trial = self.trials[number]
+        waits = trial.state in (_S.PAUSED, _S.PENDING)
+        left = f"; the trial would continue {where_from(trial)}" if waits else ""
+        what = f"the checkpoint of trial {number} at iteration {info.step} is lost: {reason}{left}"
+        return d.Note(reason=what, trial=number, warning=True)
 
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
@@ -242,6 +254,8 @@ class Decider:
                     "the search space was changed while the trial waited for a checkpoint, so it continues unchanged"
                 )
                 found.append(d.Resume(trial=exploit.trial, reason=changed))
+            elif self.experiment.checkpoints.awaits(donor) is not None:
+                continue
             elif donor.checkpoint is not None:
                 found.append(exploit)
             elif not _may_deliver(donor):
@@ -321,7 +335,8 @@ class Decider:
         A pending model fit matters only if a trial is paused, because new trials do not wait for model fits.
         """
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
-        waits = fitting or self.experiment.exploits or self._asked is not None
+        awaiting = self.experiment.segments.awaiting
+        waits = fitting or self.experiment.exploits or awaiting or self._asked is not None
         return not self.experiment.segments.open and not waits
 
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
@@ -380,11 +395,13 @@ class Decider:
     def _can_exploit(self, decision: d.Exploit) -> bool:
         if self.trials[decision.trial].state.ended or decision.donor not in self.trials:
             return False
-        return _may_deliver(self.trials[decision.donor])
+        donor = self.trials[decision.donor]
+        return _may_deliver(donor) or self.experiment.checkpoints.awaits(donor) is not None
 
     def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
         """Warn that a paused trial starts over, because it has no checkpoint. Warn only once in an experiment."""
-        if trial.checkpoint is not None or not trial.iteration:
+        late = self.experiment.checkpoints.awaits(trial) is not None
+        if trial.checkpoint is not None or late or not trial.iteration:
             return
         for other in self.trials:
             planned = [other.next] if other.next is not None and other.checkpoint is None else []

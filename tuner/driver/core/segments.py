@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tuner.domain.segments import CheckpointInfo, Leave
 from tuner.domain.states import SegmentState, TrialState
@@ -30,6 +30,7 @@ class Segments:
         self._trials, self._checkpoints, self._start_time = trials, checkpoints, start_time
         self.open = 0  # number of segments that hold a worker group
         self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
+        self.awaiting: dict[int, None] = {}  # trials whose next segment waits for the upload of its checkpoint
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
 
     def plan(
@@ -69,11 +70,17 @@ class Segments:
             trial.next = None
 
     def open_next(self, slots: int, now: float) -> Iterator[RunSegment]:
-        """Open planned segments in the order in which they became ready, until no slot is free. Yield an action for each."""
+        """Open planned segments in the order in which they became ready, until no slot is free. Yield an action for each.
+
+        A trial whose checkpoint is still being uploaded is added to `awaiting` instead, and takes no slot.
+        """
         while self.ready and self.open < slots:
             trial = self._trials[self.ready.popleft()]
             segment = trial.next
             if segment is None:
+                continue
+            if self._awaits(trial) is not None:
+                self.awaiting[trial.number] = None
                 continue
             segment.move(SegmentState.LAUNCHING)
             segment.opened_at = segment.clock = now
@@ -87,6 +94,22 @@ class Segments:
             self._checkpoints.note_active(trial)
             self.open += 1
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
+
+    def _awaits(self, trial: Trial) -> CheckpointInfo | None:
+        """Return the checkpoint from which the trial's next segment must start, and which is not uploaded yet; or None."""
+        if trial.next is None:
+            return None
+        source = trial.next.source
+        if source is not None and self._checkpoints.exists(source.id):
+            return None
+        return self._checkpoints.awaits(trial)
+
+    def wake(self) -> None:
+        """Let the trials that need not wait for an upload any more start next, before those that became ready later."""
+        woken = [number for number in self.awaiting if self._awaits(self._trials[number]) is None]
+        for number in woken:
+            del self.awaiting[number]
+        self.ready.extendleft(reversed(woken))
 
     @staticmethod
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
@@ -120,12 +143,17 @@ class Segments:
         waits = segment.milestone is not None and segment.report_no >= segment.milestone
         return None if waits else Interrupt(trial.ref, how)
 
-    def close(self, trial: Trial, end: SegmentState, time: float) -> None:
-        """Close the trial's open segment, and free its slot. If a next segment is planned, it becomes ready to open."""
+    def close(
+        self, trial: Trial, end: SegmentState, time: float, uploading: Iterable[CheckpointInfo] = ()
+    ) -> None:
+        """Close the trial's open segment, and free its slot. If a next segment is planned, it becomes ready to open.
+
+        uploading: the checkpoints whose upload goes on.
+        """
         segment = trial.segments[-1]
         segment.move(end)
         segment.ended_at = time
-        self._checkpoints.segment_ended(trial, segment)
+        self._checkpoints.segment_ended(trial, segment, uploading)
         trial.waiting = ""
         self.open -= 1
         if trial.next is not None:

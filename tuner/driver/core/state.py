@@ -114,6 +114,7 @@ class State:
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
+        self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []  # late uploads that the previous driver left behind
         self._effects = Effects()
 
     # -- queries ---------------------------------------------------------------------------------------------------------
@@ -175,6 +176,8 @@ class State:
             facts = self._apply_decision(seq, entry)
             self._record(facts)
             self.scheduler.enacted(entry, self.trials)
+        if self.segments.awaiting:
+            self.segments.wake()
         if self.segments.ready:
             self._open_ready()
         if not self.segments.open:
@@ -236,6 +239,9 @@ class State:
                 self._keep(self._touch(event.trial), event.segment, event.checkpoint)
             case e.CheckpointDeleted():
                 self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
+            case e.UploadFailed():
+                self._touch(event.trial)
+                self.checkpoints.upload_failed(event.checkpoint.id)
             case e.Commanded():
                 self._apply_command(event)
             case e.Amended():
@@ -316,7 +322,7 @@ class State:
         if event.outcome == "returned" and not segment.started:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
-        self.segments.close(trial, SegmentState(event.outcome), event.time)
+        self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
         self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
@@ -331,6 +337,7 @@ class State:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
+        self.lost_uploads = self.checkpoints.lose_uploads()
         for number, info in self.checkpoints.deleting.values():  # the previous driver may not have deleted the files
             self._act(DeleteCheckpoint(number, info))
 
@@ -403,6 +410,8 @@ class State:
         for trial in self.trials:
             if trial.holds_resources:
                 self._act(Interrupt(trial.ref, "kill"))
+        for number, segment in dict.fromkeys((number, segment) for number, segment, _ in self.checkpoints.late.values()):
+            self._act(Interrupt(SegmentRef(number, segment), "kill"))
 
     def _apply_continue(self) -> None:
         """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
@@ -579,9 +588,22 @@ class State:
             for action in self.segments.open_next(self.slots, self.now):
                 self._touch(action.segment.trial)
                 self._act(action)
+            for number in self.segments.awaiting:
+                self._say_what_it_awaits(self.trials[number])
+
+    def _say_what_it_awaits(self, trial: Trial) -> None:
+        if (info := self.checkpoints.awaits(trial)) is not None:
+            waiting = f"waits until its checkpoint of iteration {info.step} is uploaded"
+            if trial.waiting != waiting:
+                self._touch(trial.number).waiting = waiting
 
     def _settle(self) -> None:
-        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open."""
+        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
+
+        The experiment then needs no driver any more, so this waits for late uploads, which end with their driver.
+        """
+        if self.checkpoints.late:
+            return
         if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
             self.state = change_experiment(self.state, _X.PAUSED)
         elif self.state is _X.CANCELLING and self.all_ended:
