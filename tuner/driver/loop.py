@@ -21,7 +21,7 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.events import Event, Failure
 from tuner.domain.keys import keyed_random
-from tuner.domain.segments import Outcome, SegmentRef, Verdict
+from tuner.domain.segments import CheckpointInfo, Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
@@ -370,8 +370,25 @@ class ExperimentLoop:
             outcome=outcome.kind,
             failure=outcome.failure,
             warning=outcome.warning,
+            uploading=outcome.uploading,
         )
         self.put(event)
+        for info in outcome.uploading:
+            self._track(self._await_upload(segment, info))
+
+    async def _await_upload(self, segment: SegmentRef, info: CheckpointInfo) -> None:
+        try:
+            end = await self.groups.upload_end(segment, info)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("the upload of %s, %s, cannot be followed", info.id, segment)
+            end = f"{type(error).__name__}: {error}"
+        about: dict[str, Any] = {"time": time.time(), "trial": segment.trial, "segment": segment.ordinal}
+        if isinstance(end, str):
+            self.put(e.UploadFailed(**about, checkpoint=info, reason=end))
+        else:
+            self.put(e.CheckpointSaved(**about, checkpoint=end))
 
     async def _fit(self, payload: Mapping[str, Any]) -> None:
         try:

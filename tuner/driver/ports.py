@@ -49,10 +49,13 @@ class Groups(Protocol):
         milestone: the report_no of the first report at which the ranks wait for a verdict; None if they never wait.
         """
 
+    async def upload_end(self, segment: SegmentRef, info: CheckpointInfo) -> CheckpointInfo | str:
+        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost."""
+
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         """Make the ranks of a segment ask for a verdict soon, or end; if `why` is "kill", end them immediately.
 
-        Do nothing if the segment has ended already.
+        If the segment has ended already, a "kill" ends its uploads, and anything else does nothing.
         """
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:

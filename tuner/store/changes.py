@@ -22,7 +22,9 @@ from tuner.store.writing import history
 from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 500  # the largest number of parameters in one statement
-OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
+OF_NO_SEGMENT = frozenset(
+    kind.KIND for kind in (events.CheckpointSaved, events.CheckpointDeleted, events.UploadFailed, events.StopJudged)
+)
 """The kinds of a trial's events that do not change the row of any of its segments."""
 
 

@@ -298,8 +298,9 @@ class Decider:
                 yield from self._start_wanted(experiment.queue[0])
                 continue
             if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
-                yield from self._finish(done)
-                return
+                if self.experiment.segments.open or not self.experiment.checkpoints.late:
+                    yield from self._finish(done)
+                return  # until the last uploads have ended, users may still add trials
             try:
                 choice = self.scheduler.choose(self.trials, self.may_start)
             except Exception as error:
@@ -335,8 +336,8 @@ class Decider:
         A pending model fit matters only if a trial is paused, because new trials do not wait for model fits.
         """
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
-        awaiting = self.experiment.segments.awaiting
-        waits = fitting or self.experiment.exploits or awaiting or self._asked is not None
+        uploads = self.experiment.checkpoints.late or self.experiment.segments.awaiting
+        waits = fitting or self.experiment.exploits or uploads or self._asked is not None
         return not self.experiment.segments.open and not waits
 
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:

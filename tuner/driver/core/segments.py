@@ -143,9 +143,7 @@ class Segments:
         waits = segment.milestone is not None and segment.report_no >= segment.milestone
         return None if waits else Interrupt(trial.ref, how)
 
-    def close(
-        self, trial: Trial, end: SegmentState, time: float, uploading: Iterable[CheckpointInfo] = ()
-    ) -> None:
+    def close(self, trial: Trial, end: SegmentState, time: float, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Close the trial's open segment, and free its slot. If a next segment is planned, it becomes ready to open.
 
         uploading: the checkpoints whose upload goes on.

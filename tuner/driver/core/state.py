@@ -114,7 +114,9 @@ class State:
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
-        self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []  # late uploads that the previous driver left behind
+        self.lost_uploads: list[
+            tuple[int, int, CheckpointInfo]
+        ] = []  # late uploads that the previous driver left behind
         self._effects = Effects()
 
     # -- queries ---------------------------------------------------------------------------------------------------------
@@ -410,7 +412,9 @@ class State:
         for trial in self.trials:
             if trial.holds_resources:
                 self._act(Interrupt(trial.ref, "kill"))
-        for number, segment in dict.fromkeys((number, segment) for number, segment, _ in self.checkpoints.late.values()):
+        for number, segment in dict.fromkeys(
+            (number, segment) for number, segment, _ in self.checkpoints.late.values()
+        ):
             self._act(Interrupt(SegmentRef(number, segment), "kill"))
 
     def _apply_continue(self) -> None:

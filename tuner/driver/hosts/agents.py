@@ -210,6 +210,13 @@ class AgentGroups(SegmentGroups):
             failure = Failure(kind="system", cause="killed", message=reason)
             lease.finish(Outcome(kind="failed", failure=failure), reason)
 
+    async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
+        """Return that there is no such upload: an agent ends its segment after its uploads."""
+        return "its upload is not known"
+
+    def abandon(self, experiment: str, reason: str) -> None:
+        """Do nothing: an agent ends its segment after its uploads."""
+
     async def rest(self, keep: bool) -> None:
         """Do nothing, because the host does not control the agents."""
 

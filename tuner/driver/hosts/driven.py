@@ -226,6 +226,9 @@ class HostGroups:
             self._host.segments.pop(launch.segment_id, None)
             running.inbound.ended(segment)
 
+    async def upload_end(self, segment: SegmentRef, info: CheckpointInfo) -> CheckpointInfo | str:
+        return await self._host.groups_of(self.record.spec).upload_end(self._name(segment), info.id)
+
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         # when the GPU hours are used up, the segment must not wait for a last checkpoint either
         hard = why == "stop" and self._core.experiment.capped

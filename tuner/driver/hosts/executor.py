@@ -78,6 +78,12 @@ class SegmentGroups(Protocol):
     async def kill(self, segment_id: str, reason: str) -> None:
         """End a segment at once, as failed for this reason."""
 
+    async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
+        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost."""
+
+    def abandon(self, experiment: str, reason: str) -> None:
+        """End the uploads of an experiment that go on after their segments, because its driver ends."""
+
     async def rest(self, keep: bool) -> None:
         """End idle worker groups; if `keep`, only those that hold GPUs."""
 

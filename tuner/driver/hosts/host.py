@@ -639,6 +639,8 @@ class Host:
             ),
             return_exceptions=True,
         )
+        for groups in self._all_groups():
+            groups.abandon(record.public_id, "the driver stopped driving the experiment")
 
     # -- background ------------------------------------------------------------------------------------------------------
 

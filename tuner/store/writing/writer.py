@@ -391,6 +391,9 @@ class Writer:
                 self._write_checkpoint(cursor, segment, event.checkpoint, event.time)
             case e.CheckpointDeleted():
                 cursor.execute("UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?", (event.checkpoint,))
+            case e.UploadFailed():
+                lost = "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ? AND state = 'uploading'"
+                cursor.execute(lost, (event.checkpoint.id,))
             case _:
                 pass
 

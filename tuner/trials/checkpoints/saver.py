@@ -5,6 +5,9 @@ the files. A thread of the saver hashes the files and, if the storage is a URI, 
 asks every other rank for its shard, which is its part of the same checkpoint, and commits the checkpoint. If the storage
 is on a disk, rank 0 moves all shards from the ranks' staging directories to their final place, and copies shards from
 the disks of other nodes. If several ranks save a file with the same name, the file of the lowest rank is kept.
+
+An upload may take minutes, so it may go on after its segment has ended (`leave`), while the process already runs the next
+trial. The driver then asks for its end (`outcome`). Saving on a disk is quick, so the end of a segment waits for it.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Shard:
 
 @dataclass(slots=True)
 class _Job:
+    id: str
     moment: Moment
     iteration: int
     uri: str
@@ -57,6 +61,7 @@ class _Job:
     elsewhere: str | None = None  # a directory on another filesystem that still has to be copied to `staging`
     taken_at: float = 0.0  # by the monotonic clock
     took_s: float = 0.0
+    size: int = 0  # bytes of this rank's part
 
 
 class Saver:
@@ -99,6 +104,14 @@ class Saver:
             Moment, Shard | str | None
         ] = {}  # this rank's shards; a message if saving one failed; None while it is being saved
         self._finished = False
+        self._unsaved: dict[
+            str, _Job
+        ] = {}  # checkpoint id -> job, from `take` until the driver knows of the checkpoint
+        self._telling = False  # whether the driver is being told of a checkpoint
+        self._left = False  # whether the segment has ended, so that the driver asks for the rest
+        self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that
+        self._abandoned = ""  # why no checkpoint may be committed any more
+        self._unwanted = False  # whether rank 0 asks for no more shards
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Move or copy the content of a checkpoint to the staging directory, and let the background thread save it.
@@ -111,9 +124,15 @@ class Saver:
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
         uri = join(self._storage, self._trial, name)
         target = place(uri)
-        home = place(join(self._storage, ".staging")).path if target.local else _spool()
+        home = place(join(self._storage, ".staging")).path if target.local else spool()
         moment = (report_no, at_end)
-        job = _Job(moment, iteration, uri, os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}"))
+        job = _Job(
+            checkpoint_id(self._segment, report_no),
+            moment,
+            iteration,
+            uri,
+            os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}"),
+        )
         shutil.rmtree(job.staging, ignore_errors=True)
         os.makedirs(job.staging)
         self._note(moment, None)
@@ -125,7 +144,7 @@ class Saver:
             else:
                 job.elsewhere = take_over(os.fspath(source), job.staging)
             lies = job.elsewhere or job.staging
-            size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
+            size = job.size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
         except BaseException as error:
             self._note(moment, f"{type(error).__name__}: {error}")
             raise
@@ -133,6 +152,7 @@ class Saver:
         job.took_s = job.taken_at - begun
         with self._progress:
             self._passed = moment
+            self._unsaved[job.id] = job
             self._progress.notify_all()
         self._jobs.put(job)
         if self._thread is None:
@@ -158,6 +178,50 @@ class Saver:
             self._progress.notify_all()
         self._raise()
 
+    def leave(self, patience_s: float) -> list[CheckpointInfo]:
+        """End the segment on this rank, but let uploads go on that take longer than `patience_s` seconds.
+
+        Rank 0 gets the descriptions of the checkpoints that are not saved yet; `outcome` tells how each of them ends. Other
+        ranks get an empty list. A checkpoint on a disk is always waited for. Raise CheckpointError if saving one has failed.
+        """
+        if place(self._storage).local:
+            self.drain()
+            return []
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(patience_s)
+        with self._progress:
+            self._progress.wait_for(lambda: not self._telling)  # the driver learns of a checkpoint in one way only
+            self._left = self._finished = True
+            self._progress.notify_all()
+            rest = list(self._unsaved.values())
+            self._committed = _not_told  # release what the function refers to
+        self._raise()
+        return [self._info(job, job.size, ready=False) for job in rest] if self._rank == 0 else []
+
+    def outcome(self, checkpoint: str) -> CheckpointInfo | str:
+        """Wait until a checkpoint that `leave` has returned is saved, and return it, or return why it could not be saved."""
+        with self._progress:
+            self._progress.wait_for(lambda: checkpoint in self._outcomes or bool(self._abandoned))
+            return self._outcomes.get(checkpoint, self._abandoned)
+
+    def abandon(self, why: str) -> None:
+        """Commit no checkpoint any more. An upload that is under way goes on, but no trial will start from it."""
+        with self._progress:
+            self._abandoned = self._abandoned or why
+            self._progress.notify_all()
+
+    def wait(self) -> None:
+        """Wait until the background thread has ended."""
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    @property
+    def unsaved(self) -> tuple[int, int]:
+        """Return how many checkpoints this rank still has to save, and the bytes that they take on its disk meanwhile."""
+        with self._progress:
+            return len(self._unsaved), sum(job.size for job in self._unsaved.values())
+
     # -- committing by rank 0, and the answers of the other ranks
 
     def _work(self) -> None:
@@ -165,10 +229,18 @@ class Saver:
             try:
                 self._save(job)
             except BaseException as error:
-                self._note(job.moment, f"{type(error).__name__}: {error}")
-                if self._rank == 0:
-                    self._error = error
+                said = f"{type(error).__name__}: {error}"
+                self._note(job.moment, said)
+                with self._progress:
+                    if self._left:
+                        self._outcomes[job.id] = said
+                    elif self._rank == 0:
+                        self._error = error
                 shutil.rmtree(job.staging, ignore_errors=True)
+            with self._progress:
+                self._telling = False
+                self._unsaved.pop(job.id, None)
+                self._progress.notify_all()
 
     def _save(self, job: _Job) -> None:
         if job.elsewhere is not None:
@@ -186,20 +258,30 @@ class Saver:
         if self._rank == 0:
             others = self._collect(job.moment)
             merged = self._gather(target, files, others) if target.local else self._agree(target, job, files, others)
+            if self._abandoned:
+                raise CheckpointError(self._abandoned)
             checkpoints.commit(
                 job.uri,
                 merged,
                 {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
                 self._storage if self._durable else None,
             )
-            size = sum(length for length, _ in merged.values())
-            self._committed(self._info(job, size))
+            self._tell(job, self._info(job, sum(length for length, _ in merged.values())))
         if not waits:
             shutil.rmtree(job.staging, ignore_errors=True)
 
+    def _tell(self, job: _Job, info: CheckpointInfo) -> None:
+        """Tell the driver of a saved checkpoint or, if the segment has ended, keep it for the driver's question."""
+        with self._progress:
+            if self._left:
+                self._outcomes[job.id] = info
+                return
+            self._telling = True
+        self._committed(info)
+
     def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
         return CheckpointInfo(
-            id=checkpoint_id(self._segment, job.moment[0]),
+            id=job.id,
             uri=job.uri,
             step=job.iteration,
             bytes=size,
@@ -251,9 +333,14 @@ class Saver:
         shards: dict[int, Shard] = {}
         if self._server is None:
             return shards
-        for link in self._server.notes.values():
+        with self._server.asking:
+            self._ask_for(moment, self._server, shards)
+        return shards
+
+    def _ask_for(self, moment: Moment, server: ChannelServer, shards: dict[int, Shard]) -> None:
+        for link in server.notes.values():
             link.send(("want", self._segment, moment))
-        for rank, link in self._server.notes.items():
+        for rank, link in server.notes.items():
             patience: float | None = self.patience_s
             try:
                 while True:
@@ -271,7 +358,6 @@ class Saver:
             if isinstance(answer, str):
                 raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
             shards[rank] = answer
-        return shards
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
         """Wait until this rank has saved its shard of a checkpoint, and return the shard or the reason why saving it failed.
@@ -302,6 +388,10 @@ class Saver:
             raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
 
 
+def _not_told(info: CheckpointInfo) -> None:
+    raise AssertionError(f"the driver asks for {info.id}, since its segment has ended")
+
+
 def answer_notes(
     client: ChannelClient, saver: Callable[[str], Saver | None], begun: Callable[[str], bool] = lambda _: True
 ) -> None:
@@ -318,7 +408,8 @@ def answer_notes(
                 time.sleep(0.005)
             own = saver(segment)
             under_way = functools.partial(client.notes.send, (segment, moment, None))
-            client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
+            forgotten = f"the rank has no part of a checkpoint of {segment}"
+            client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else forgotten))
     except (PeerLost, OSError):
         return
 
@@ -352,6 +443,6 @@ def take_over(source: str, staging: str) -> str | None:
     return aside
 
 
-def _spool() -> str:
+def spool() -> str:
     """Return the folder for content that waits to be uploaded."""
     return private_folder("tuner-spool")

@@ -25,6 +25,7 @@ from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.ray_rank import RayRank
+from tuner.trials.runtime.uploads import MOST
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,9 @@ class GroupBuilder:
         self._take_idle = idle
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(RayRank)
+        # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
+        groups = {"control": 2, "lasting": MOST}
+        self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         self._background: set[asyncio.Future[Any]] = set()
@@ -218,7 +221,11 @@ class GroupBuilder:
     # Ending
 
     async def _end(self, group: Group) -> None:
-        """Kill a group's processes, remove its placement group, and wait until the processes have ended."""
+        """Kill a group's processes, remove its placement group, and wait until the processes have ended.
+
+        The uploads of the group that go on after their segments end first; `Uploads` limits how long that takes.
+        """
+        await group.uploaded()
         self.ending += 1
         try:
             for actor in group.actors:

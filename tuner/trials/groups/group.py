@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.experiment import Scaling
+from tuner.domain.segments import CheckpointInfo
 from tuner.trials.messages.launch import Launch, Placed
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 
@@ -30,10 +31,17 @@ class Group:
     experiment: str = ""  # the experiment that uses the group, or used it last
     turn_began: float = 0.0  # when that experiment got the group
     held_since: float = 0.0  # when the group got its resources, or was given to its current segment
+    # uploads of earlier segments that go on in its processes; each is done once the upload has ended
+    uploads: set[asyncio.Future[CheckpointInfo | str]] = field(default_factory=set)
 
     def nodes(self) -> tuple[str, ...]:
         """Return the node of each rank."""
         return tuple(worker.node for worker in self.workers)
+
+    async def uploaded(self) -> None:
+        """Wait until no upload of an earlier segment goes on in the processes of this group."""
+        while self.uploads:
+            await asyncio.wait(self.uploads)
 
     def placed(self) -> list[Placed]:
         """Return the node, the process and the GPUs of each rank."""

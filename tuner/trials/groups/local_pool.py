@@ -270,7 +270,7 @@ class LocalPool:
         return idle.group
 
     def _dispose(self, group: Group) -> asyncio.Future[None]:
-        ending = asyncio.ensure_future(_gone(group.actors))
+        ending = asyncio.ensure_future(_end(group))
         self._background.add(ending)
         ending.add_done_callback(self._background.discard)
         return ending
@@ -383,6 +383,11 @@ class LocalPool:
         await _gone(self._fresh)
         await self.settle()
         await asyncio.to_thread(self._server.kill)
+
+
+async def _end(group: Group) -> None:
+    await group.uploaded()
+    await _gone(group.actors)
 
 
 async def _gone(ranks: Sequence[LocalRank]) -> None:

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogChunk
-from tuner.domain.segments import Failure, Outcome
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.admission import HeldGroup, WaitingGroup
 from tuner.trials.groups.group import Group
 from tuner.trials.groups.interrupts import Interrupts
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
+from tuner.trials.groups.uploads import Uploads
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
@@ -29,6 +30,8 @@ from tuner.trials.messages.protocol import NotReusable
 log = logging.getLogger(__name__)
 
 _URGENT = ("stop", "cancel")
+_SOUND = ("exception", "spec", "no_report", "checkpoint", "checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+"""Causes of failures after which the processes of a group still run, so that uploads of earlier segments can end."""
 
 
 class Logs(Protocol):
@@ -120,6 +123,7 @@ class GroupManager:
     def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
         self._logs, self._pool = logs, pool
         self._running: dict[str, SegmentRun] = {}
+        self._uploads = Uploads()
         self._interrupts = Interrupts()
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
@@ -157,9 +161,13 @@ class GroupManager:
         "cancel", the group is killed if it does not end within `limits.stop_grace_s`, counted from now even if its ranks
         are still starting. After "stop", the group gets more time while it saves a last checkpoint. No other action kills
         the group: all other actions wait for the report, because the training up to it would be lost otherwise.
+
+        If the segment has ended, a "kill" ends its uploads, whose checkpoints are then lost.
         """
         running = self._running.get(segment_id)
         if running is None:
+            if action == "kill":
+                self._uploads.give_up(segment_id, "killed by a user")
             return
         if running.group is None or action == "kill":
             running.end("left", action)
@@ -179,6 +187,17 @@ class GroupManager:
             await asyncio.sleep(LOOK_S)
         running.end("left", f"no report within {grace:g} s of the {action}")
 
+    async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
+        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost.
+
+        Each end can be asked for once.
+        """
+        return await self._uploads.end(segment_id, checkpoint)
+
+    def abandon(self, experiment: str, reason: str) -> None:
+        """End the uploads of an experiment that go on after their segments, because its driver ends."""
+        self._uploads.abandon(experiment, reason)
+
     async def kill(self, segment_id: str, reason: str) -> None:
         """End a segment now, as a failure with this reason, and end its group."""
         running = self._running.get(segment_id)
@@ -197,6 +216,7 @@ class GroupManager:
         """End all segments and groups, and wait until their processes and placement groups are gone."""
         for running in self._running.values():
             running.end("failed", "the driver is shutting down")
+        self._uploads.abandon(None, "the driver is shutting down")
         while self._running:
             await asyncio.sleep(0.01)
         await self._pool.close()
@@ -286,17 +306,19 @@ class GroupManager:
             running.log_files = [
                 LogFile(rank, worker.node, running.log_path(rank)) for rank, worker in enumerate(group.workers)
             ]
-            reusable = False
+            reusable, sound = False, False
             try:
                 ready, trained = self._start(group, launch)
                 watch = Watch(running, group, self._pool)
                 problem = await watch.until_ready(ready)
                 if isinstance(problem, NotReusable):
+                    sound = True
                     log.info("a warm worker group cannot be reused: %s", problem.reason)
                     if running.interrupt is not None:
                         return Outcome(kind="left")
                     continue
                 if problem is not None:
+                    sound = problem.cause in _SOUND
                     return failed(problem)
                 running.training = True
                 now = time.monotonic()
@@ -305,8 +327,12 @@ class GroupManager:
                     running.interrupting = asyncio.create_task(self._interrupts.interrupt(running))
                 outcome = await watch.until_ended(trained)
                 reusable = launch.scaling.reuse_workers and (outcome.failure is None or _only_raised(outcome, launch))
+                sound = outcome.failure is None or outcome.failure.cause in _SOUND
+                self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
                 return outcome
             finally:
+                if not sound:
+                    self._uploads.lose(group, "its worker process had to be ended before the upload")
                 running.training = False
                 running.group = None
                 running.gone = self._pool.release(group, reusable)

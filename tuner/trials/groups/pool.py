@@ -82,7 +82,7 @@ class Pool:
             autoscaling=autoscaling,
             report_address=report_address,
             log_limit=log_limit,
-            idle=lambda: self._warm.take(self._warm.idle[0]) if self._warm.idle else None,
+            idle=self._take_idle,
         )
         self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
@@ -205,6 +205,11 @@ class Pool:
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
+
+    def _take_idle(self) -> Group | None:
+        """Return the longest idle group that can be ended now, and remove it from the idle groups; None if there is none."""
+        found = next((group for group in self._warm.idle if not group.uploads), None)
+        return self._warm.take(found) if found is not None else None
 
     # One segment's group
 

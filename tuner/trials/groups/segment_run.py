@@ -130,7 +130,7 @@ class SegmentRun:
             return await self._profile(actors[rank], rank, profile_id, request)
         except BaseException:  # nobody will take the profile, so the rank shall not go on with it
             with contextlib.suppress(Exception):
-                _unanswered(actors[rank].stop_profile.remote(profile_id))
+                unanswered(actors[rank].stop_profile.remote(profile_id))
             raise
         finally:
             del self.profiling[rank]
@@ -181,7 +181,7 @@ async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: floa
             raise Conflict(f"rank {rank} ended while it was being profiled") from error
 
 
-def _unanswered(ref: Any) -> None:
+def unanswered(ref: Any) -> None:
     """Do not wait for the answer to a call, and do not log its error either."""
     if isinstance(ref, asyncio.Future):  # of a rank without Ray
         ref.add_done_callback(lambda done: done.cancelled() or done.exception())

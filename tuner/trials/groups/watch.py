@@ -174,11 +174,12 @@ class Watch:
         results = self._results
         reports = results[0].reports
         warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
+        uploading = tuple(results[0].uploading)
         if any(result.kind == "left" for result in results.values()):
-            return Outcome(kind="left", reports=reports, warning=warning)
+            return Outcome(kind="left", reports=reports, warning=warning, uploading=uploading)
         if reports == 0 and not self._run.launch.start_iteration:  # a later segment may have had nothing to do
             return failed(await self._no_report())
-        return Outcome(kind="returned", reports=reports, warning=warning)
+        return Outcome(kind="returned", reports=reports, warning=warning, uploading=uploading)
 
     def _reports(self) -> int:
         return max((result.reports for result in self._results.values()), default=0)

@@ -81,6 +81,7 @@ class ChannelServer:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self.verdicts: dict[int, Link] = {}
         self.notes: dict[int, Link] = {}
+        self.asking = threading.Lock()  # held from a question over `notes` until all ranks have answered it
 
     def accept(self, world_size: int, timeout: float) -> None:
         """Wait until every other rank has opened its two connections, then stop listening."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import CheckpointInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # whether the only report is the return value of the function
     warning: str = ""  # a message about a likely mistake that caused no failure
+    uploading: Sequence[CheckpointInfo] = ()  # checkpoints that rank 0 goes on saving; see `Rank.upload_end`
     log: Sequence[LogChunk] = ()  # the unsent chunks of the rank's log and its end mark; empty if sent separately
 
 

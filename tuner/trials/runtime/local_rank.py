@@ -26,7 +26,7 @@ from typing import Any
 
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.report_socket import SocketDriver
-from tuner.trials.runtime.worker import CONTROL, Rank
+from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 LOOK_S = 0.5
 """Seconds between two checks by the server whether the driver is alive. A closed connection is noticed at once."""
@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(link: Link) -> None:
     """Create the rank from the driver's first message, and answer the driver's calls until the connection is closed.
 
-    Calls of the methods in `CONTROL` are answered in separate threads. All other calls are answered one after another in
+    Calls of the methods in `CONTROL` and `LASTING` are answered in separate threads. All other calls are answered one after another in
     the main thread, so that modules are imported there. The method "run" calls a function that was sent with the request.
     """
     try:
@@ -56,7 +56,7 @@ def _receive(link: Link, rank: Rank, calls: queue.SimpleQueue[tuple[int, str, An
     try:
         while True:
             number, method, arguments = link.receive()
-            if method in CONTROL:
+            if method in CONTROL or method in LASTING:
                 threading.Thread(
                     target=_answer, args=(link, rank, number, method, arguments), name="tuner-control", daemon=True
                 ).start()

@@ -14,7 +14,7 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
-from tuner.trials.runtime.worker import CONTROL, Rank
+from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 
 class RayRank(Rank):
@@ -57,3 +57,5 @@ class RayRank(Rank):
 
 for _name in CONTROL:
     setattr(RayRank, _name, ray.method(concurrency_group="control")(getattr(Rank, _name)))
+for _name in LASTING:
+    setattr(RayRank, _name, ray.method(concurrency_group="lasting")(getattr(Rank, _name)))

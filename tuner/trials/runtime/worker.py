@@ -48,6 +48,7 @@ from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.outbox import Outbox
 from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
 from tuner.trials.runtime.profiler import Profiler, Subject
+from tuner.trials.runtime.uploads import Uploads
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -67,6 +68,7 @@ class _Segment:
     capture: Capture
     function: Callable[[Any], Any]
     config: dict[str, Any]
+    uploading: list[CheckpointInfo] = field(default_factory=list)
     cpu_s_before: float = field(default_factory=cpu_s)
     thread: threading.Thread | None = None
     overstay: threading.Timer | None = None
@@ -82,8 +84,10 @@ class _Segment:
                 self.ended.set()
 
 
-CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "stop_profile", "take_profile", "usage")
+CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "stop_profile", "take_profile", "usage", "abandon")
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
+LASTING = ("upload_end",)
+"""Methods like those of `CONTROL`, whose answer may take minutes."""
 
 
 class Rank:
@@ -112,7 +116,7 @@ class Rank:
         self._channel_server: ChannelServer | None = None
         self._channel_client: ChannelClient | None = None
         self._segment: _Segment | None = None
-        self._newest = ""  # the id of the segment that this rank began last
+        self._uploads = Uploads()
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
         self._modules = Modules()
@@ -204,7 +208,7 @@ class Rank:
                 send = self._log_client.send
                 capture.ship(LogShipper(capture.path, launch.segment_id, self._assignment.rank, self._log_limit, send))
             self._segment = self._set_up(launch, self._assignment, capture)
-            self._newest = launch.segment_id
+            self._uploads.begin(launch.segment_id, self._segment.saver)
             return None
         except BaseException as error:
             self._put_back()
@@ -313,6 +317,20 @@ class Rank:
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
+    def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
+        """Wait until a checkpoint of an ended segment is saved, and return it, or return why it could not be saved.
+
+        checkpoint: the id of one of the checkpoints in `RankResult.uploading`.
+        """
+        saver = self._uploads.saver(segment_id)
+        return saver.outcome(checkpoint) if saver is not None else "its upload is not known any more"
+
+    def abandon(self, segment_id: str, why: str) -> None:
+        """Commit none of the checkpoints of an ended segment that are still being uploaded."""
+        saver = self._uploads.saver(segment_id)
+        if saver is not None:
+            saver.abandon(why)
+
     # -- setting up
 
     def _take(self, assignment: RankAssignment) -> None:
@@ -329,7 +347,7 @@ class Rank:
             )
             threading.Thread(
                 target=answer_notes,
-                args=(self._channel_client, self._saver_of, lambda segment_id: segment_id == self._newest),
+                args=(self._channel_client, self._uploads.saver, self._uploads.has_begun),
                 name="tuner-notes",
                 daemon=True,
             ).start()
@@ -496,7 +514,10 @@ class Rank:
             segment.overstay.cancel()
         running.saving = True
         try:
-            segment.saver.drain(_LAST_SAVE_S if error is not None else None)
+            if error is not None:
+                segment.saver.drain(_LAST_SAVE_S)
+            else:
+                segment.uploading = self._uploads.leave(segment.saver)
         except Exception as raised:
             error = error or _not_saved(raised)
         if segment.outbox is not None:
@@ -507,7 +528,13 @@ class Rank:
         if error is not None:
             return RankResult(kind="failed", reports=running.count, error=error)
         kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
-        return RankResult(kind=kind, reports=running.count, as_value=running.as_value, warning=running.warning)
+        return RankResult(
+            kind=kind,
+            reports=running.count,
+            as_value=running.as_value,
+            warning=running.warning,
+            uploading=segment.uploading,
+        )
 
     def _put_back(self) -> None:
         while self._undo:
@@ -544,10 +571,6 @@ class Rank:
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
         self._driver.ask("checkpoint", launch.segment_id, info)
-
-    def _saver_of(self, segment_id: str) -> Saver | None:
-        segment = self._segment
-        return segment.saver if segment is not None and segment.launch.segment_id == segment_id else None
 
     def _session_of(self, segment_id: str) -> Session | None:
         segment = self._segment

@@ -1,0 +1,55 @@
+"""The uploads of a rank's process, which may go on after their segment has ended."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import OrderedDict
+
+from tuner.domain.segments import CheckpointInfo
+from tuner.trials.checkpoints.saver import Saver, spool
+
+LATE_AFTER_S = 0.1
+"""Seconds that the end of a segment waits for its uploads in any case, since most of them are quick."""
+MOST = 4
+"""The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
+FREE = 0.1
+"""The share of the disk with the waiting files that must be free, or else the segment waits for its uploads."""
+_REMEMBERED = 256
+
+
+class Uploads:
+    """Knows the savers of this process's segments, by the ids of the segments."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._savers: OrderedDict[str, Saver] = OrderedDict()
+        self._begun: set[str] = set()
+
+    def begin(self, segment_id: str, saver: Saver) -> None:
+        """Add the saver of a segment that begins. Forget those of segments of long ago."""
+        with self._lock:
+            self._begun.add(segment_id)
+            self._savers[segment_id] = saver
+            done = [name for name, old in self._savers.items() if not old.unsaved[0]]
+            for name in done[: max(0, len(done) - _REMEMBERED)]:
+                del self._savers[name]
+
+    def has_begun(self, segment_id: str) -> bool:
+        """Return whether this process runs the segment, or has run it."""
+        return segment_id in self._begun
+
+    def saver(self, segment_id: str) -> Saver | None:
+        """Return the saver of a segment, or None if it is not known any more."""
+        with self._lock:
+            return self._savers.get(segment_id)
+
+    def leave(self, saver: Saver) -> list[CheckpointInfo]:
+        """End the segment of a saver. Rank 0 gets the checkpoints whose upload goes on; see `Saver.leave`."""
+        return saver.leave(LATE_AFTER_S if self._has_room() else None)
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            count = sum(saver.unsaved[0] for saver in self._savers.values())
+        disk = shutil.disk_usage(spool())
+        return count <= MOST and disk.free >= FREE * disk.total
