@@ -72,6 +72,10 @@ class AskedGroups:
         if segment in self.ready or why == "kill":
             self.end(segment, Outcome(kind="left"))
 
+    async def upload_end(self, segment: SegmentRef, info: CheckpointInfo) -> CheckpointInfo | str:
+        """Return that there is no such upload: the caller reports a checkpoint once it is saved."""
+        return "its upload is not known"
+
     def end(self, segment: SegmentRef, outcome: Outcome) -> None:
         """End a segment. Do nothing if it has ended already."""
         if (end := self._ends.get(segment)) is not None and not end.done():

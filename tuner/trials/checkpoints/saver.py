@@ -104,14 +104,11 @@ class Saver:
             Moment, Shard | str | None
         ] = {}  # this rank's shards; a message if saving one failed; None while it is being saved
         self._finished = False
-        self._unsaved: dict[
-            str, _Job
-        ] = {}  # checkpoint id -> job, from `take` until the driver knows of the checkpoint
+        self._unsaved: dict[str, _Job] = {}  # by checkpoint id, until the driver knows of the checkpoint
         self._telling = False  # whether the driver is being told of a checkpoint
         self._left = False  # whether the segment has ended, so that the driver asks for the rest
         self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that
         self._abandoned = ""  # why no checkpoint may be committed any more
-        self._unwanted = False  # whether rank 0 asks for no more shards
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Move or copy the content of a checkpoint to the staging directory, and let the background thread save it.
@@ -126,13 +123,8 @@ class Saver:
         target = place(uri)
         home = place(join(self._storage, ".staging")).path if target.local else spool()
         moment = (report_no, at_end)
-        job = _Job(
-            checkpoint_id(self._segment, report_no),
-            moment,
-            iteration,
-            uri,
-            os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}"),
-        )
+        staging = os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}")
+        job = _Job(checkpoint_id(self._segment, report_no), moment, iteration, uri, staging)
         shutil.rmtree(job.staging, ignore_errors=True)
         os.makedirs(job.staging)
         self._note(moment, None)
@@ -178,15 +170,17 @@ class Saver:
             self._progress.notify_all()
         self._raise()
 
-    def leave(self, patience_s: float) -> list[CheckpointInfo]:
-        """End the segment on this rank, but let uploads go on that take longer than `patience_s` seconds.
+    @property
+    def uploads(self) -> bool:
+        """Return whether checkpoints are uploaded. If not, they are saved on a disk."""
+        return not place(self._storage).local
 
-        Rank 0 gets the descriptions of the checkpoints that are not saved yet; `outcome` tells how each of them ends. Other
-        ranks get an empty list. A checkpoint on a disk is always waited for. Raise CheckpointError if saving one has failed.
+    def leave(self, patience_s: float | None) -> list[CheckpointInfo]:
+        """End the segment on this rank. Uploads go on if they take longer than `patience_s` seconds.
+
+        If `patience_s` is None, wait for all of them. Rank 0 gets the descriptions of the checkpoints that are not saved yet;
+        `outcome` tells how each of them ends. Other ranks get an empty list. Raise CheckpointError if saving one has failed.
         """
-        if place(self._storage).local:
-            self.drain()
-            return []
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(patience_s)
@@ -211,16 +205,10 @@ class Saver:
             self._abandoned = self._abandoned or why
             self._progress.notify_all()
 
-    def wait(self) -> None:
-        """Wait until the background thread has ended."""
-        if (thread := self._thread) is not None:
-            thread.join()
-
     @property
-    def unsaved(self) -> tuple[int, int]:
-        """Return how many checkpoints this rank still has to save, and the bytes that they take on its disk meanwhile."""
-        with self._progress:
-            return len(self._unsaved), sum(job.size for job in self._unsaved.values())
+    def unsaved(self) -> int:
+        """Return how many checkpoints this rank still has to save."""
+        return len(self._unsaved)
 
     # -- committing by rank 0, and the answers of the other ranks
 

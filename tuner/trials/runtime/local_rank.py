@@ -38,8 +38,9 @@ _PR_SET_PDEATHSIG = 1
 def serve(link: Link) -> None:
     """Create the rank from the driver's first message, and answer the driver's calls until the connection is closed.
 
-    Calls of the methods in `CONTROL` and `LASTING` are answered in separate threads. All other calls are answered one after another in
-    the main thread, so that modules are imported there. The method "run" calls a function that was sent with the request.
+    Calls of the methods in `CONTROL` and `LASTING` are answered in separate threads. All other calls are answered one after
+    another in the main thread, so that modules are imported there. The method "run" calls a function that was sent with the
+    request.
     """
     try:
         address, log_limit = link.receive()

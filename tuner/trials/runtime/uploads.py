@@ -15,7 +15,7 @@ MOST = 4
 """The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
 """The share of the disk with the waiting files that must be free, or else the segment waits for its uploads."""
-_REMEMBERED = 256
+_REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for the parts of other ranks
 
 
 class Uploads:
@@ -31,7 +31,7 @@ class Uploads:
         with self._lock:
             self._begun.add(segment_id)
             self._savers[segment_id] = saver
-            done = [name for name, old in self._savers.items() if not old.unsaved[0]]
+            done = [name for name, old in self._savers.items() if not old.unsaved]
             for name in done[: max(0, len(done) - _REMEMBERED)]:
                 del self._savers[name]
 
@@ -46,10 +46,10 @@ class Uploads:
 
     def leave(self, saver: Saver) -> list[CheckpointInfo]:
         """End the segment of a saver. Rank 0 gets the checkpoints whose upload goes on; see `Saver.leave`."""
-        return saver.leave(LATE_AFTER_S if self._has_room() else None)
+        return saver.leave(LATE_AFTER_S if saver.uploads and self._has_room() else None)
 
     def _has_room(self) -> bool:
         with self._lock:
-            count = sum(saver.unsaved[0] for saver in self._savers.values())
+            count = sum(saver.unsaved for saver in self._savers.values())
         disk = shutil.disk_usage(spool())
         return count <= MOST and disk.free >= FREE * disk.total
