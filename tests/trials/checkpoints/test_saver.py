@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow_storage import SlowStorage
 from tests.trials.messages.test_channel import star
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes, take_over
+from tuner.trials.runtime import uploads as limits
+from tuner.trials.runtime.uploads import Uploads
 
 
 def alone(storage: Path, committed: list[CheckpointInfo]) -> Saver:
@@ -329,3 +332,146 @@ def test_only_a_durable_saver_waits_for_the_disk(
     saver.drain()
     assert len(committed) == 1
     assert bool(synced) == durable
+
+
+def uploading(slow: SlowStorage, committed: list[CheckpointInfo], segment: str = "seg") -> Saver:
+    return Saver(storage=slow.uri, segment_id=segment, trial_number=4, rank=0, world_size=1, committed=committed.append)
+
+
+def test_an_upload_goes_on_after_its_segment(tmp_path: Path) -> None:
+    slow, told = SlowStorage(tmp_path), list[CheckpointInfo]()
+    saver = uploading(slow, told)
+    quick = saver.take(fill("weights", "first"), 1, 1)
+    assert quick is not None
+    deadline = time.monotonic() + 10
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.001)
+    slow.hold()
+    info = saver.take(fill("weights"), 2, 2)
+    assert info is not None
+    assert saver.leave(0.01) == [info]
+    assert saver.unsaved == 1
+    assert not checkpoints.is_committed(info.uri)
+    slow.let_go()
+    end = saver.outcome(info.id)
+    assert isinstance(end, CheckpointInfo)
+    assert (end.id, end.ready, end.bytes) == (info.id, True, 4)
+    assert saver.outcome(info.id) is end, "the answer may get lost"
+    assert checkpoints.is_committed(info.uri)
+    assert [one.id for one in told] == [quick.id], "the driver asks for the other one"
+
+
+def test_an_upload_that_fails_after_its_segment_says_why(tmp_path: Path) -> None:
+    slow, told = SlowStorage(tmp_path), list[CheckpointInfo]()
+    slow.hold()
+    saver = uploading(slow, told)
+    info = saver.take(fill("weights"), 1, 1)
+    assert info is not None
+    assert saver.leave(0.01) == [info]
+    slow.fail()
+    assert saver.outcome(info.id) == "OSError: the bucket is gone"
+    assert not checkpoints.is_committed(info.uri)
+    assert not told
+
+
+def test_an_abandoned_upload_is_never_committed(tmp_path: Path) -> None:
+    slow = SlowStorage(tmp_path)
+    slow.hold()
+    saver = uploading(slow, [])
+    info = saver.take(fill("weights"), 1, 1)
+    assert info is not None
+    saver.leave(0.01)
+    saver.abandon("killed by a user")
+    assert saver.outcome(info.id) == "killed by a user"
+    slow.let_go()
+    assert saver._thread is not None
+    saver._thread.join(10)
+    assert not checkpoints.is_committed(info.uri)
+
+
+def test_an_upload_that_failed_before_the_end_fails_the_segment(tmp_path: Path) -> None:
+    slow = SlowStorage(tmp_path)
+    slow.fail()
+    saver = uploading(slow, [])
+    saver.take(fill("weights"), 1, 1)
+    with pytest.raises(CheckpointError, match="the bucket is gone"):
+        saver.leave(None)
+
+
+def test_the_parts_of_all_ranks_meet_after_the_segment_while_the_next_one_saves(tmp_path: Path) -> None:
+    slow = SlowStorage(tmp_path)
+    server, (client,) = star(2)
+    uploads = Uploads()  # of rank 1
+    told: list[CheckpointInfo] = []
+
+    def savers(segment: str) -> tuple[Saver, Saver]:
+        found = [
+            Saver(
+                storage=slow.uri,
+                segment_id=segment,
+                trial_number=0,
+                rank=rank,
+                world_size=2,
+                server=server if rank == 0 else None,
+                committed=told.append,
+            )
+            for rank in range(2)
+        ]
+        uploads.begin(segment, found[1])
+        return found[0], found[1]
+
+    threading.Thread(target=answer_notes, args=(client, uploads.saver, uploads.has_begun), daemon=True).start()
+    slow.hold()
+    ends = []
+    for segment in ("first", "second"):
+        zero, one = savers(segment)
+        one.take(fill("shard1", segment), 1, 1)
+        zero.take(fill("shard0"), 1, 1)
+        ends.append((zero, zero.leave(0.01)[0]))
+        assert one.leave(0.01) == []
+    slow.let_go()
+    for segment, (zero, info) in zip(("first", "second"), ends, strict=True):
+        end = zero.outcome(info.id)
+        assert isinstance(end, CheckpointInfo), end
+        with Checkpoint(end.uri, info=end).as_directory() as folder:
+            assert Path(folder, "shard1").read_text() == segment
+            assert sorted(os.listdir(folder)) == ["shard0", "shard1"]
+    server.close()
+    client.close()
+
+
+def test_the_end_of_a_segment_waits_if_too_much_is_being_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, uploads = SlowStorage(tmp_path), Uploads()
+    monkeypatch.setattr(limits, "LATE_AFTER_S", 0.01)
+    slow.hold()
+    for number in range(limits.MOST):
+        saver = uploading(slow, [], f"seg{number}")
+        uploads.begin(f"seg{number}", saver)
+        info = saver.take(fill("weights"), 1, 1)
+        assert uploads.leave(saver) == [info]
+    last = uploading(slow, [], "last")
+    uploads.begin("last", last)
+    last.take(fill("weights"), 1, 1)
+    left: list[CheckpointInfo] = []
+    waiting = threading.Thread(target=lambda: left.extend(uploads.leave(last)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive(), "it waits"
+    slow.let_go()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert left == [], "and then has nothing left to upload"
+
+
+def test_the_end_of_a_segment_waits_if_the_disk_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, uploads, told = SlowStorage(tmp_path), Uploads(), list[CheckpointInfo]()
+    monkeypatch.setattr(limits, "LATE_AFTER_S", 0.0)
+    monkeypatch.setattr(limits, "FREE", 1.0)
+    saver = uploading(slow, told)
+    uploads.begin("seg", saver)
+    info = saver.take(fill("weights"), 1, 1)
+    assert uploads.leave(saver) == []
+    assert info is not None
+    assert [one.id for one in told] == [info.id]
