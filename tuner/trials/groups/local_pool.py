@@ -176,8 +176,10 @@ class LocalPool:
 
     def _warm(self, waiter: _Waiter) -> Group | None:
         if waiter.launch.scaling.reuse_workers:
-            for idle in reversed(self._idle):
-                if idle.group.key == waiter.key:
+            for idle in self._idle[::-1]:
+                if idle.group.actors[0].ended.done():  # it was killed while it was idle
+                    self._dispose(self._no_longer_idle(idle))
+                elif idle.group.key == waiter.key:
                     return self._no_longer_idle(idle)
         return None
 
