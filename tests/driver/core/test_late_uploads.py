@@ -216,3 +216,13 @@ def test_an_ended_segment_in_the_log_of_an_earlier_version_has_no_uploads() -> N
     data = e.SegmentEnded(time=1.0, trial=0, segment=1, outcome="left").to_json()
     del data["uploading"]
     assert e.from_json("segment_ended", data) == e.SegmentEnded(time=1.0, trial=0, segment=1, outcome="left")
+
+
+def test_a_late_upload_is_listed_as_one_that_is_not_ready() -> None:
+    bench = paused()
+    assert [(kept.info.step, kept.info.ready) for kept in bench.core.trials[0].checkpoints.values()] == [
+        (1, True),
+        (2, False),
+    ], "schedulers see that the trial will have a checkpoint"
+    fails(bench, late(0, 2))
+    assert [kept.info.step for kept in bench.core.trials[0].checkpoints.values()] == [1]

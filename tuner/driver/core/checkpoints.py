@@ -144,12 +144,14 @@ class CheckpointLedger:
 
     def upload_failed(self, checkpoint: str) -> None:
         """Record that a late upload has failed."""
-        self.late.pop(checkpoint, None)
+        if (found := self.late.pop(checkpoint, None)) is not None:
+            self._trials[found[0]].checkpoints.pop(checkpoint, None)
 
     def lose_uploads(self) -> list[tuple[int, int, CheckpointInfo]]:
         """Record that all late uploads have failed, because their driver has ended. Return them."""
         lost = list(self.late.values())
-        self.late.clear()
+        for _, _, info in lost:
+            self.upload_failed(info.id)
         return lost
 
     def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
@@ -164,9 +166,10 @@ class CheckpointLedger:
         for info in uploading:
             if not self.exists(info.id) and info.id not in self.deleting and info.id not in gone:
                 self.late[info.id] = trial.number, segment.ordinal, info
+                trial.checkpoints.setdefault(info.id, KeptCheckpoint(info, None, segment.ordinal))
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
         for kept in mine:
-            if not kept.info.ready:
+            if not kept.info.ready and kept.info.id not in self.late:
                 self._unfinished[kept.info.id] = trial.checkpoints.pop(kept.info.id)
         self._delete(trial, [kept for kept in mine if kept.info.ready and kept.info.id in early])
         self._choose_start(trial)
