@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.trials.checkpoints import storage
 
-_HOLD, _BREAK = "hold", "break"
+_HOLD, _BREAK, _DELAY = "hold", "break", "delay"
 
 
 class SlowStorage:
@@ -29,6 +29,10 @@ class SlowStorage:
     def let_go(self) -> None:
         """Let all uploads go on."""
         (self.folder / _HOLD).unlink(missing_ok=True)
+
+    def delay(self, seconds: float) -> None:
+        """From now on, let each upload take this many seconds."""
+        (self.folder / _DELAY).write_text(str(seconds))
 
     def fail(self) -> None:
         """Let uploads fail that wait now or begin later."""
@@ -52,6 +56,8 @@ def install() -> None:
             folder = Path(self.path.partition("/kept/")[0])
             while _held(folder / _HOLD, self.path):
                 time.sleep(0.005)
+            if (folder / _DELAY).exists():
+                time.sleep(float((folder / _DELAY).read_text()))
             if (folder / _BREAK).exists():
                 raise OSError("the bucket is gone")
         upload(self, source)
