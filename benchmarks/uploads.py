@@ -56,9 +56,8 @@ def measure(slow: SlowStorage, trials: int, waiting: bool) -> dict[str, float]:
     assert result.state == "completed", result.error
     assert result.best_checkpoint is not None
     rows = [trial.history[-1] for trial in result.trials]
-    gaps = [
-        after["entered"] - before["at"] for before, after in zip(rows[1:], rows[2:], strict=False)
-    ]  # not the cold one
+    warm = rows[1:]  # the first one begins with a cold process
+    gaps = [after["entered"] - before["at"] for before, after in pairwise(warm)]
     return {
         "gap_s": round(statistics.median(gaps), 3),
         "max_gap_s": round(max(gaps), 3),
