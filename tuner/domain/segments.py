@@ -140,7 +140,7 @@ class Outcome:
 
     kind: "returned" (the training function returned), "left" (the driver ended the segment) or "failed".
     warning: a likely mistake in the training code, although the segment did not fail; may be empty.
-    uploading: checkpoints of the segment whose upload goes on in the worker group. They are not ready yet.
+    uploading: checkpoints of the segment whose upload continues in the worker group. They are not ready yet.
     """
 
     kind: Literal["returned", "left", "failed"]

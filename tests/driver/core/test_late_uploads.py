@@ -1,4 +1,4 @@
-"""What the core does about uploads that end after their segment: who waits for them, and what happens if they fail."""
+"""Test the core with uploads that end after their segment: which trials wait for them, and the effects of a failure."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Segments:
     def close(self, trial: Trial, end: SegmentState, time: float, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Close the trial's open segment, and free its slot. If a next segment is planned, it becomes ready to open.
 
-        uploading: the checkpoints whose upload goes on.
+        uploading: the checkpoints whose upload continues.
         """
         segment = trial.segments[-1]
         segment.move(end)

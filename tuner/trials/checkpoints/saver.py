@@ -200,7 +200,7 @@ class Saver:
             return self._outcomes.get(checkpoint, self._abandoned)
 
     def abandon(self, why: str) -> None:
-        """Commit no checkpoint any more. An upload that is under way goes on, but no trial will start from it."""
+        """Commit no checkpoint any more. An upload that is under way continues, but no trial will start from it."""
         with self._progress:
             self._abandoned = self._abandoned or why
             self._progress.notify_all()

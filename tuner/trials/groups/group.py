@@ -39,7 +39,7 @@ class Group:
         return tuple(worker.node for worker in self.workers)
 
     async def uploaded(self) -> None:
-        """Wait until no upload of an earlier segment goes on in the processes of this group."""
+        """Wait until no upload of an earlier segment continues in the processes of this group."""
         while self.uploads:
             await asyncio.wait(self.uploads)
 

@@ -67,7 +67,7 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # whether the only report is the return value of the function
     warning: str = ""  # a message about a likely mistake that caused no failure
-    uploading: Sequence[CheckpointInfo] = ()  # checkpoints that rank 0 goes on saving; see `Rank.upload_end`
+    uploading: Sequence[CheckpointInfo] = ()  # checkpoints that rank 0 continues saving; see `Rank.upload_end`
     log: Sequence[LogChunk] = ()  # the unsent chunks of the rank's log and its end mark; empty if sent separately
 
 

@@ -45,7 +45,7 @@ class Uploads:
             return self._savers.get(segment_id)
 
     def leave(self, saver: Saver) -> list[CheckpointInfo]:
-        """End the segment of a saver. Rank 0 gets the checkpoints whose upload goes on; see `Saver.leave`."""
+        """End the segment of a saver. Rank 0 gets the checkpoints whose upload continues; see `Saver.leave`."""
         return saver.leave(LATE_AFTER_S if saver.uploads and self._has_room() else None)
 
     def _has_room(self) -> bool:
