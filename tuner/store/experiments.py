@@ -34,7 +34,16 @@ COLUMNS = [
 _INSERT = """
 INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
   driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
+_NEW: dict[str, Any] = {
+    **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
+    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours"), 0.0),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error"), None),
+    **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
+    "counts": {},
+    "reason": "",
+}
+"""What `_INSERT` writes into the columns of every new experiment."""
 
 _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
@@ -85,14 +94,20 @@ class Experiments:
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
-        wanted = public_id or f"exp_{secrets.token_hex(10)}"
-        with self._database.write() as cursor:
+        wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)
+
+        def write(cursor: Cursor) -> ExperimentRecord | str:
             if code is not None:
-                put(cursor, code, at(now))
-            found = _insert(cursor, spec, wanted, source, idempotency_key, at(now))
-            if incomplete is not None:
-                cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), found))
-        return self.get(found)
+                put(cursor, code, time)
+            found = _insert(cursor, spec, wanted, source, idempotency_key, time)
+            if incomplete is None:
+                return found
+            called = found if isinstance(found, str) else found.public_id
+            cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), called))
+            return called
+
+        found = self._database.write_together(write, "" if code is None else code.hash)
+        return self.get(found) if isinstance(found, str) else found
 
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
@@ -325,16 +340,20 @@ def begin(connection: Connection, experiment_id: int) -> float:
     return float(row.created_at if row.started_at is None else row.started_at)
 
 
-def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float) -> str:
-    """Insert an experiment and return its public id, or return the id of the experiment that has this idempotency key."""
-    name, spec_json = clean(spec.name), dumps(spec.to_json())
-    state, version = ExperimentState.PENDING.value, SPEC_VERSION
+def _insert(
+    cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float
+) -> ExperimentRecord | str:
+    """Insert an experiment and return its record, or return the id of the experiment that has this idempotency key."""
+    stored, state = (
+        dumps({each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}),
+        ExperimentState.PENDING,
+    )
     values = (
         public_id,
-        name,
-        state,
-        spec_json,
-        version,
+        clean(spec.name),
+        state.value,
+        stored,
+        SPEC_VERSION,
         spec.seed,
         source,
         _stored_key(spec, key),
@@ -343,13 +362,14 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
         now,
         dumps(spec.tags),
     )
-    cursor.execute(_INSERT, values)
-    if cursor.rowcount == 1:
-        return public_id
-    [(found, stored)] = cursor.rows(
+    row = cursor.value(_INSERT, values)
+    if row is not None:
+        new = {"id": row, "public_id": public_id, "state": state, "spec": json.loads(stored), "source": source}
+        return record({**_NEW, **new, "code_hash": spec.code, "project": spec.project, "created_at": now})
+    [(found, earlier)] = cursor.rows(
         "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
     )
-    _compare(Spec.from_json(json.loads(stored)).to_json(), json.loads(spec_json), key)
+    _compare(Spec.from_json(json.loads(earlier)).to_json(), json.loads(stored), key)
     return str(found)
 
 
