@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
-from tuner.store.sql.tables import dumps, experiment
+from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
@@ -44,6 +44,17 @@ _NEW: dict[str, Any] = {
     "reason": "",
 }
 """What `_INSERT` writes into the columns of every new experiment."""
+
+# Every new experiment asks for this, and SQLAlchemy would take longer than the database.
+_WITH_A_BEST = f"""
+SELECT {", ".join(f"e.{column.name}" for column in COLUMNS)}
+FROM (SELECT id FROM experiment WHERE project = ? AND archived_at IS NULL ORDER BY id DESC LIMIT ?) newest
+JOIN experiment e ON e.id = newest.id
+WHERE e.thinned_at IS NULL AND e.best IS NOT NULL ORDER BY e.id DESC"""
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    **{column.name: json.loads for column in COLUMNS if isinstance(column.type, JsonText)},
+    "state": ExperimentState,
+}
 
 _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
@@ -195,14 +206,12 @@ class Experiments:
             project: only experiments of this project.
             looked_at: the number of the project's newest experiments to look at. Archived ones are left out.
         """
-        newest = select(experiment.c.id).where(experiment.c.project == project, experiment.c.archived_at.is_(None))
-        newest = newest.order_by(experiment.c.id.desc()).limit(looked_at)
-        query = self._shown().where(experiment.c.id.in_(newest), experiment.c.thinned_at.is_(None))
-        query = query.where(experiment.c.best.is_not(None)).order_by(experiment.c.id.desc())
-        with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
+        if self._project not in (None, project):
+            return iter(())
+        with self._database.cursor() as (cursor, _):
+            rows = cursor.rows(_WITH_A_BEST, (project, looked_at))
         # The caller often needs only the first of them, and it takes some time to build the record of a large spec.
-        return (found for row in rows if (found := record(row)).best is not None)
+        return (found for row in rows if (found := _record_of(row)).best is not None)
 
     def tally(self) -> Tally:
         """Count the experiments and the trials in each state, and sum up the GPU seconds of each project."""
@@ -321,6 +330,17 @@ def record(row: Any) -> ExperimentRecord:
     parts["no_best"] = best.get("why")
     parts["best"] = best if "trial_number" in best else None
     return ExperimentRecord(**parts)
+
+
+def _record_of(values: Sequence[Any]) -> ExperimentRecord:
+    """Return the record of an experiment from the values of the columns `COLUMNS`, as the database's driver returns them."""
+    row = dict(zip((column.name for column in COLUMNS), values, strict=True))
+    return record(
+        {
+            name: _DECODERS[name](value) if name in _DECODERS and value is not None else value
+            for name, value in row.items()
+        }
+    )
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:

@@ -198,20 +198,23 @@ def test_a_request_and_the_deletion_exclude_each_other(
     assert Path(unpacked(bundles.applied({"bundle": name})["runtime_env"]["py_modules"][0])).is_dir()
 
 
-def test_a_slow_storage_does_not_delay_other_writes(s3: str, store: Store, tmp_path: Path) -> None:
+def test_a_slow_storage_does_not_delay_other_writes(
+    s3: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundles = Bundles(f"{s3.partition('?')[0]}/slow?{s3.partition('?')[2]}", store)
     content = bundle(tmp_path, remote=MODULE)
     name = bundles.put(sha256(content), io.BytesIO(content)).sha256
     assert bundles.get(name).uri.startswith("s3://")
-    written = threading.Event()
     delete = bundles._delete
 
     def deletes(sha: str) -> bool:
-        threading.Thread(target=lambda: (store.experiments.create(a_spec()), written.set())).start()
-        assert written.wait(20), "a deletion holds the database's write lock"
+        writing = threading.Thread(target=store.experiments.create, args=(a_spec(),), daemon=True)
+        writing.start()
+        writing.join(20)
+        assert not writing.is_alive(), "the deletion holds the database's write lock"
         return delete(sha)
 
-    bundles._delete = deletes  # type: ignore[method-assign]
+    monkeypatch.setattr(bundles, "_delete", deletes)
     assert bundles.prune(time.time() + 1) == 1
     assert bundles._found(name) is None
 

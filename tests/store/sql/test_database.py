@@ -113,12 +113,16 @@ def test_an_error_of_the_database_fails_only_the_thread_that_caused_it(counted: 
 
 
 def test_all_fail_if_the_transaction_cannot_begin(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = counted.database.write
+
     @contextmanager
     def away() -> Iterator[Cursor]:
         with counted.database._lock:
             counted.count += 1
+        if counted.count:
             raise StoreUnavailable("the database is away")
-        yield
+        with write() as cursor:
+            yield cursor
 
     monkeypatch.setattr(counted.database, "write", away)
     found = counted.together([inserts(name) for name in "abc"])
