@@ -28,15 +28,18 @@ import psutil
 import tuner
 from tests import invariants
 from tests.faults.driver import ENDED, LOST_LEASE, REFUSED, How, Orders, curve, drive
-from tests.faults.proxy import proxy
+from tests.faults.proxy import Proxy, proxy
 from tests.faults.service import Served, free_port, serve
 from tuner.client.synchronous import Client
 from tuner.domain import events as e
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import assemble
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord
+from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 LENGTH = 4
 DEADLINE_S = 120.0
@@ -63,16 +66,26 @@ SCENARIOS = {
     "pbt": Scenario({"type": "pbt", "perturbation_interval": 1, "quantile_fraction": 0.5}, 2),
     "freeze_thaw": Scenario({"type": "freeze_thaw", "budget": 3}, 6),
     "pause": Scenario({"type": "fifo"}, 3, ("pause", 1, 2)),
+    "stop": Scenario({"type": "fifo"}, 3, ("stop", 1, 2), same=False),
     "cancel": Scenario({"type": "fifo"}, 3, ("cancel", 1, 2), same=False),
+    "kill": Scenario({"type": "fifo"}, 3, ("kill", 1, 2), same=False),
 }
 
 
 @dataclass
 class Counts:
-    """The outcome of a campaign."""
+    """The outcome of a campaign.
+
+    faults: how many of each kind were injected.
+    lost: names and contents of files that were lost with the power.
+    reports: reports whose values were checked.
+    outcomes: searches whose outcome was that of the undisturbed run.
+    invariants: experiments in which all invariants held.
+    """
 
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
     reports: int = 0
     outcomes: int = 0
     invariants: int = 0
@@ -80,8 +93,8 @@ class Counts:
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.faults.items()))
         return (
-            f"{sum(self.faults.values()):,} faults ({kinds}) · {self.reports:,} reports checked · {self.outcomes:,} outcomes "
-            f"equal to the undisturbed run · {self.invariants:,} experiments with all invariants"
+            f"{sum(self.faults.values()):,} faults ({kinds}; {self.lost:,} names and contents of files lost with the power) · "
+            f"{self.reports:,} reports checked · {self.outcomes:,} outcomes equal to the undisturbed run · {self.invariants:,} experiments with all invariants"
         )
 
 
@@ -128,12 +141,12 @@ class Run:
         process.start()
         return process
 
-    def drive(self, at: int | None = None) -> int:
+    def drive(self, at: int | None = None, **orders: Any) -> int:
         """Let a driver drive until it ends or is killed. Return its exit status."""
-        process = self.begin(self.orders(at=at))
+        process = self.begin(self.orders(at=at, **orders))
         process.join(DEADLINE_S)
         assert process.exitcode is not None, "the driver hangs"
-        if process.exitcode == -signal.SIGKILL:
+        if process.exitcode == -signal.SIGKILL and "how" not in orders:
             self.counts.faults["kills"] += 1
         return int(process.exitcode)
 
@@ -243,6 +256,38 @@ class Campaign:
                 self.counts.faults["torn checkpoints"] += 1
             self.compare(run, f"killed at place {place}, and the newest checkpoint torn")
 
+    def lose_power_at(self, place: int, seed: int = 0, durable: bool = True) -> None:
+        """Let the power fail. Each checkpoint that the database calls ready must be whole, if checkpoints are flushed."""
+        with self.new() as run:
+            if run.drive(at=place, how=How.POWER, durable=durable, seed=seed) == -signal.SIGKILL:
+                self.counts.faults["losses of power"] += 1
+                self.counts.lost += int(Path(run.folder, "lost").read_text())
+                with Store.open(self.url) as store:
+                    _check_ready(store, store.experiments.get(run.experiment))
+            self.compare(run, f"power lost at place {place}, {self.places[place - 1]}, seed {seed}")
+
+    def set_the_clock_at(self, place: int, seconds: float) -> None:
+        """Set the clock in the middle of a search, forwards or backwards."""
+        with self.new() as run:
+            assert run.drive(at=place, how=How.CLOCK, jump_s=seconds) == ENDED
+            self.counts.faults["jumps of the clock"] += 1
+            self.compare(run, f"the clock jumped by {seconds:g} s at place {place}")
+
+    def refuse_writes_at(self, place: int, how: How) -> None:
+        """Let the disk of an SQLite database be full for a moment, or its lock held by another process."""
+        with self.new() as run:
+            assert run.drive(at=place, how=how) == ENDED
+            self.counts.faults["full disks of the database" if how is How.FULL else "locks of the database"] += 1
+            self.compare(run, f"the database refused writes ({how.value}) from place {place} on")
+
+    def make_noise(self, place: int | None = None) -> None:
+        """Send reports twice, late, too early and for segments that have ended, with wrong values. Kill the driver once."""
+        with self.new() as run:
+            run.drive(at=place, noise=True)
+            run.drive(noise=True)
+            self.counts.faults["searches with reports that must not count"] += 1
+            self.compare(run, f"noise, killed at {place}")
+
     def outside_of_transactions(self) -> list[int]:
         """Return the places at which a driver that sleeps does not hold SQLite's lock."""
         return [number for number, kind in enumerate(self.places, 1) if kind != "statement"]
@@ -276,6 +321,17 @@ class Campaign:
             assert sorted(process.exitcode for process in both) == [ENDED] + [REFUSED] * (drivers - 1)
             self.counts.faults["claims at once"] += drivers - 1
             self.compare(run, "claimed by several")
+
+
+def _check_ready(store: Store, record: ExperimentRecord) -> None:
+    """Read each checkpoint from which a trial may be started. A deletion may have begun that the database does not know of."""
+    core = assemble(record.first_spec, Space.from_json(record.spec.space))
+    for seq, entry in store.drivers.load(record.id):
+        core.fold(seq, entry)
+    for row in store.trials.checkpoints(record.id):
+        if row.state == "ready" and row.public_id not in core.experiment.checkpoints.deleting:
+            info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step)
+            Checkpoint(row.uri, info=info).verify()
 
 
 def _is_stopped(pid: int) -> bool:
