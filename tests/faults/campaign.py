@@ -28,7 +28,7 @@ import psutil
 import tuner
 from tests import invariants
 from tests.faults.driver import ENDED, LOST_LEASE, REFUSED, How, Orders, curve, drive
-from tests.faults.proxy import Proxy, proxy
+from tests.faults.proxy import proxy
 from tests.faults.service import Served, free_port, serve
 from tuner.client.synchronous import Client
 from tuner.domain import events as e
@@ -93,8 +93,9 @@ class Counts:
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.faults.items()))
         return (
-            f"{sum(self.faults.values()):,} faults ({kinds}; {self.lost:,} names and contents of files lost with the power) · "
-            f"{self.reports:,} reports checked · {self.outcomes:,} outcomes equal to the undisturbed run · {self.invariants:,} experiments with all invariants"
+            f"{sum(self.faults.values()):,} faults ({kinds}; {self.lost:,} names and contents of files lost with the "
+            f"power) · {self.reports:,} reports checked · {self.outcomes:,} outcomes equal to the undisturbed run · "
+            f"{self.invariants:,} experiments with all invariants"
         )
 
 
@@ -224,10 +225,10 @@ class Campaign:
     def new(self) -> AbstractContextManager[Run]:
         return running(self.scenario, self.url, self.counts)
 
-    def compare(self, run: Run, what: str) -> None:
-        """Drive to the end, and compare the outcome."""
+    def compare(self, run: Run, what: str, same: bool = True) -> None:
+        """Drive to the end, and compare the outcome, if it is known."""
         found = run.finish()
-        if self.scenario.same:
+        if self.scenario.same and same:
             assert found == self.expected, f"{self.name}: {what}"
             self.counts.outcomes += 1
 
@@ -271,7 +272,9 @@ class Campaign:
         with self.new() as run:
             assert run.drive(at=place, how=How.CLOCK, jump_s=seconds) == ENDED
             self.counts.faults["jumps of the clock"] += 1
-            self.compare(run, f"the clock jumped by {seconds:g} s at place {place}")
+            # freeze-thaw decides by a simpler rule while reports take milliseconds, so it may decide otherwise
+            same = self.name != "freeze_thaw"
+            self.compare(run, f"the clock jumped by {seconds:g} s at place {place}", same)
 
     def refuse_writes_at(self, place: int, how: How) -> None:
         """Let the disk of an SQLite database be full for a moment, or its lock held by another process."""
@@ -360,6 +363,22 @@ def lose_answers(url: str, counts: Counts, name: str = "asha", every: int = 4) -
         campaign.compare(run, "answers to commits were lost")
 
 
+def slow_database(url: str, counts: Counts, away_s: float, delay_s: float = 0.005, name: str = "promotion") -> None:
+    """Drive a search over a slow connection to the database, which is then away for a while."""
+    campaign = Campaign(name, url, counts)
+    with campaign.new() as run, proxy(url, delay_s=delay_s) as between:
+        process = run.begin(run.orders(url=between.url))
+        until("a third of the commits", lambda: between.commits > campaign.places.count("before a commit") / 3)
+        between.is_away = True
+        time.sleep(away_s)  # the length of the outage
+        between.is_away = False
+        process.join(DEADLINE_S)
+        assert process.exitcode == ENDED
+        assert between.refused, "it has tried to connect"
+        counts.faults["outages of a slow database"] += 1
+        campaign.compare(run, "the database was slow, and away")
+
+
 def kill_the_api(url: str, counts: Counts, moment: str, spec: dict[str, Any]) -> None:
     """Kill the API while it creates an experiment. The client tries again, and one experiment exists."""
     mark, port = uuid.uuid4().hex, free_port()
@@ -403,33 +422,93 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def streams_that_vanish(url: str, experiment: str, counts: Counts, count: int) -> None:
-    """Open event streams of a service and reset them without a word. Nothing of them stays."""
+@contextmanager
+def served(url: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Run a service without a driver. Yield its port and its process."""
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
         server = _processes.Process(target=serve, args=(Served(url, home, port, "never", uuid.uuid4().hex),))
         server.start()
         try:
             until("the service", lambda: _answers(port))
-            process = psutil.Process(server.pid)
-            request = f"GET /api/v1/experiments/{experiment}/changes HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-            connections = []
-            for _ in range(count):
-                connection = socket.create_connection(("127.0.0.1", port))
-                connection.sendall(request.encode())
-                connections.append(connection)
-            for connection in connections:
-                assert connection.recv(200).startswith(b"HTTP/1.1 200")
-            assert _connections(process) >= count
-            for connection in connections:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                connection.close()
-            counts.faults["streams that vanished"] += count
-            until("the connections of the streams to be closed", lambda: _connections(process) == 0)
-            assert _answers(port)
+            yield port, psutil.Process(server.pid)
         finally:
             server.kill()
             server.join(DEADLINE_S)
+
+
+def _stream(port: int, path: str, after: int = 0) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+    head = f"GET /api/v1{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nLast-Event-ID: {after}\r\n\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def streams_that_vanish(url: str, experiment: str, counts: Counts, count: int) -> None:
+    """Open event streams of a service and reset them without a word. Nothing of them stays."""
+    with served(url) as (port, process):
+        connections = [_stream(port, f"/experiments/{experiment}/changes") for _ in range(count)]
+        for connection in connections:
+            assert connection.recv(200).startswith(b"HTTP/1.1 200")
+        assert _connections(process) >= count
+        for connection in connections:
+            _reset(connection)
+        counts.faults["streams that vanished"] += count
+        until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+        assert _answers(port)
+
+
+def streams_that_break_off(url: str, counts: Counts, readers: int, idle: int) -> None:
+    """Follow a search with clients that break off all the time, among others that never read. Each gets each entry once."""
+    campaign = Campaign("asha", url, counts)
+    with campaign.new() as run, served(url) as (port, process):
+        path = f"/experiments/{run.experiment}/events"
+        mute = [_stream(port, path) for _ in range(idle)]
+        found: dict[int, list[int]] = {number: [] for number in range(readers)}
+        threads = [threading.Thread(target=_read_in_parts, args=(port, path, n, seqs)) for n, seqs in found.items()]
+        for thread in threads:
+            thread.start()
+        campaign.compare(run, "followed by clients that break off")
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        with Store.open(url) as store:
+            last = store.experiments.get(run.experiment).last_event_seq
+        assert all(seqs == list(range(1, last + 1)) for seqs in found.values()), (
+            "each client has each entry once, in order"
+        )
+        counts.faults["streams that broke off"] += readers
+        counts.faults["streams that nobody read"] += idle
+        for connection in mute:
+            _reset(connection)
+        until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+
+
+def _read_in_parts(port: int, path: str, seed: int, seqs: list[int]) -> None:
+    """Follow the events of an experiment to its end, over a new connection after each few messages."""
+    draw, after, ended = random.Random(seed), 0, False
+    while not ended:
+        connection, left = _stream(port, path, after), draw.randint(1, 12)
+        with connection.makefile("rb") as file:
+            message: dict[bytes, bytes] = {}
+            while left and not ended:
+                line = file.readline().strip()
+                name, mark, content = line.partition(b": ")
+                if mark and name in (b"id", b"event", b"data"):
+                    message[name] = content
+                elif not line and b"data" in message:
+                    data, left = json.loads(message[b"data"]), left - 1
+                    after = int(message[b"id"])
+                    if message[b"event"] == b"experiment":
+                        ended = ExperimentState(data["state"]).ended and after == data["seq"]
+                    else:
+                        seqs.append(after)
+                    message = {}
+        _reset(connection)
 
 
 def _answers(port: int) -> bool:

@@ -67,11 +67,11 @@ def test_a_driver_that_slept_writes_nothing_when_it_wakes_up(sqlite_url: str) ->
 
 def test_what_was_flushed_survives_a_loss_of_power(sqlite_url: str) -> None:
     counts = Counts()
-    campaign = Campaign("pbt", sqlite_url, counts)
-    places = [place for place in some(campaign.places, of_each=2) if campaign.places[place - 1] != "statement"]
-    for place in places[1::2]:
+    campaign = Campaign("asha", sqlite_url, counts)
+    places = [place for place in some(campaign.places, of_each=1) if campaign.places[place - 1] != "statement"]
+    for place in places[-5:]:
         campaign.lose_power_at(place, seed=place)
-    assert counts.faults["losses of power"] >= 5
+    assert counts.faults["losses of power"] == 5
     assert counts.lost > 0
 
 
@@ -84,7 +84,7 @@ def test_without_a_flush_a_loss_of_power_damages_checkpoints(sqlite_url: str) ->
 
 @pytest.mark.parametrize("seconds", [86_400.0, -86_400.0])
 def test_a_clock_that_jumps_changes_nothing(sqlite_url: str, seconds: float) -> None:
-    campaign = Campaign("freeze_thaw", sqlite_url, Counts())
+    campaign = Campaign("pbt", sqlite_url, Counts())
     campaign.set_the_clock_at(len(campaign.places) // 2, seconds)
 
 
