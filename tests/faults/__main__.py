@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,15 +96,20 @@ def main() -> None:
         tasks.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
         tasks += [partial(streams_that_break_off, url, counts, 50, options.streams) for url in urls]
         random.Random(options.seed).shuffle(tasks)
-        done = 0
+        done = findings = 0
         for task in tasks:
             if time.monotonic() > end:
                 break
-            task()
+            try:
+                task()
+            except Exception:
+                findings += 1
+                print(f"FINDING: {task}\n{traceback.format_exc()}", flush=True)
             done += 1
             if done % 100 == 0:
                 print(f"{done:,} of {len(tasks):,}: {counts}", flush=True)
-    print(f"{done:,} of {len(tasks):,} in {options.minutes:g} minutes: {counts}", flush=True)
+    print(f"{done:,} of {len(tasks):,} in {options.minutes:g} minutes: {counts} · {findings:,} findings", flush=True)
+    sys.exit(findings > 0)
 
 
 if __name__ == "__main__":

@@ -66,13 +66,13 @@ IMPOSSIBLE = -1e9
 """The loss of reports that must not count."""
 
 REFUSALS = 2
-"""How many commits fail because the disk of the database is full."""
+"""The number of commits that fail because the disk of the database is full."""
 
 STEP_S = 10.0
 """The time that an iteration seems to take. The default search decides otherwise if training takes less time than its model."""
 
 LOCKED_S = 0.3
-"""How long another process holds the lock of the database."""
+"""Seconds for which another process holds the lock of the database."""
 
 
 @dataclass(frozen=True)
