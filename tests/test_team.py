@@ -33,7 +33,7 @@ PROJECTS = ("vision", "speech", "text")
 EXPERIMENTS, STEPS = 20, 200
 
 AWAY_S = 40.0
-"""How long the database is away. The first versions killed the training after 34 s."""
+"""The seconds for which the database is away. The first versions killed the training after 34 s."""
 
 IMPORTS, IMPORT_S = 45, 20.0
 """The number of requests at once whose entrypoints take long to import, and the seconds that such an import takes."""

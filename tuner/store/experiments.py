@@ -43,7 +43,7 @@ _NEW: dict[str, Any] = {
     "counts": {},
     "reason": "",
 }
-"""What `_INSERT` writes into the columns of every new experiment."""
+"""The values of the columns that are the same in every new experiment."""
 
 # Every new experiment asks for this, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""

@@ -48,7 +48,7 @@ def may_have_written() -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Share(Generic[T]):
-    """What one thread wants to write in a transaction that it shares with others."""
+    """The work of one thread in a transaction that it shares with others."""
 
     work: Callable[[Cursor], T]
     order: str
