@@ -38,7 +38,7 @@ def _report(**metrics: float) -> None:
 
 
 def _wait_for_the_others() -> None:
-    """Wait in a collective, which never ends without the others. Ranks without torch sleep."""
+    """Block in a collective, which never ends without the others. Ranks without torch sleep."""
     if "torch" not in sys.modules:
         time.sleep(1000)
     import torch

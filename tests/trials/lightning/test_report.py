@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 both = pytest.mark.parametrize("flavour", [pytest.param(FLAVOURS[0], marks=pytest.mark.long), FLAVOURS[1]])
-"""The same tests for both packages. `test_flavour.py` has, for both, what can differ."""
+"""Runs a test with both packages. `test_flavour.py` tests how they differ."""
 
 
 def sgd(model: Any, config: Mapping[str, Any]) -> torch.optim.SGD:
