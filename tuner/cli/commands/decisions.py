@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import JsonLines, JsonObject, TrialNumber
 from tuner.cli.places import OnService
 from tuner.names import printable
 
@@ -19,8 +20,8 @@ def explain(
     trial: Annotated[
         str, typer.Argument(help="a trial, trl_...; or an experiment's id or name, for all its decisions")
     ],
-    number: Annotated[int | None, typer.Argument(help="number of a trial of the experiment")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+    number: TrialNumber = None,
+    as_json: JsonLines = False,
 ) -> None:
     """Show every decision about a trial and its reason: why the trial was started, paused or stopped."""
     from tuner.cli import explain as here
@@ -35,7 +36,7 @@ def explain(
 @group.command(cls=OnService)
 def logs(
     trial: Annotated[str, typer.Argument(help="a trial, trl_...; or an experiment's id or name")],
-    number: Annotated[int | None, typer.Argument(help="number of a trial of the experiment")] = None,
+    number: TrialNumber = None,
     rank: Annotated[int | None, typer.Option(min=0, help="only this rank of the trial")] = None,
     segment: Annotated[
         int | None, typer.Option(min=1, help="number of the trial's segment; default: the newest segment")
@@ -98,7 +99,7 @@ def replay(
         int | None,
         typer.Option(min=1, help="number of trials that train at the same time; default: as in the experiment"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
+    as_json: JsonObject = False,
 ) -> None:
     """Show what a search would have cost and found under another scheduler, and when each of its trials would have stopped."""
     from tuner.cli import remote

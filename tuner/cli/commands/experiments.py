@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import ExperimentName, IdempotencyKey, JsonLines, JsonObject
 from tuner.cli.places import OnService
 from tuner.names import printable
 
@@ -18,13 +19,7 @@ group = typer.Typer()
 @group.command(cls=OnService)
 def submit(
     spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--idempotency-key",
-            help="a key for this request: a second request with the same key creates nothing and prints the same id",
-        ),
-    ] = None,
+    key: IdempotencyKey = None,
     code: Annotated[
         Path | None,
         typer.Option(help="a folder of Python code to upload; the entrypoint is first looked up in this folder"),
@@ -38,7 +33,7 @@ def submit(
 
 @group.command(cls=OnService)
 def fork(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
+    experiment: ExperimentName,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,13 +44,7 @@ def fork(
     learn: Annotated[
         bool, typer.Option("--learn", help="let the new search learn from the trials of the existing experiment")
     ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--idempotency-key",
-            help="a key for this request: a second request with the same key creates nothing and prints the same id",
-        ),
-    ] = None,
+    key: IdempotencyKey = None,
 ) -> None:
     """Create an experiment from the spec of an existing one, with changes, and print its id.
 
@@ -68,7 +57,7 @@ def fork(
 
 @group.command(cls=OnService)
 def change(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
+    experiment: ExperimentName,
     changes: Annotated[
         list[str],
         typer.Option(
@@ -88,7 +77,7 @@ def change(
 @group.command(name="list", cls=OnService)
 def list_experiments(
     limit: Annotated[int, typer.Option(help="list at most this many experiments", min=1, max=1000)] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """List the experiments of this home, or of the service if TUNER_ADDRESS is set, newest first."""
     from tuner.cli import experiments, explain
@@ -105,10 +94,7 @@ def list_experiments(
 
 
 @group.command(cls=OnService)
-def show(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
-    as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
-) -> None:
+def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
     """Show an experiment: its state, its best trial and all its trials."""
     from tuner.cli import experiments
 
@@ -118,7 +104,7 @@ def show(
 
 
 @group.command(cls=OnService)
-def best(experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")]) -> None:
+def best(experiment: ExperimentName) -> None:
     """Print the best trial of an experiment as JSON, with its configuration and its checkpoint.
 
     Exit status 1: there is no best trial.
@@ -133,7 +119,7 @@ def best(experiment: Annotated[str, typer.Argument(help="the experiment: exp_...
 
 @group.command(cls=OnService)
 def export(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
+    experiment: ExperimentName,
     file: Annotated[
         Path, typer.Argument(help="the file to write; its ending (.csv, .json or .parquet) determines the format")
     ],

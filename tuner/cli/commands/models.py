@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import ExperimentName, RayAddress
 from tuner.cli.places import OnService
 
 group = typer.Typer()
@@ -15,7 +16,7 @@ group = typer.Typer()
 
 @group.command("export-model", cls=OnService)
 def export_model(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
+    experiment: ExperimentName,
     folder: Annotated[Path, typer.Argument(help="the folder to create")],
     model: Annotated[
         str | None,
@@ -45,7 +46,7 @@ def export_model(
 
 @group.command("serve-model", cls=OnService)
 def serve_model(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
+    experiment: ExperimentName,
     predictor: Annotated[
         str,
         typer.Argument(
@@ -65,9 +66,7 @@ def serve_model(
     replicas: Annotated[int, typer.Option(min=1, help="number of processes that serve the model")] = 1,
     num_cpus: Annotated[float, typer.Option(min=0, help="number of CPUs of each process")] = 1.0,
     num_gpus: Annotated[float, typer.Option(min=0, help="number of GPUs of each process")] = 0.0,
-    ray_address: Annotated[
-        str | None, typer.Option(help="address of a Ray cluster to use instead of a local one")
-    ] = None,
+    ray_address: RayAddress = None,
     without_ray: Annotated[
         bool, typer.Option("--without-ray", help="serve the model from this process, without Ray Serve")
     ] = False,

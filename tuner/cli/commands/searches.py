@@ -8,6 +8,17 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import (
+    AT_ONCE,
+    PARAM,
+    SEED,
+    ExperimentName,
+    Mode,
+    NumSamples,
+    RayAddress,
+    Scheduler,
+    SearchAlg,
+)
 from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -24,32 +35,25 @@ def run(
         list[str] | None,
         typer.Argument(metavar="ARGS", help="arguments of the script; {lr} stands for the value of the parameter lr"),
     ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="a parameter of the search space, such as 'lr=loguniform(1e-4,1e-1)'; repeat the option for each parameter"
-        ),
-    ] = None,
+    param: Annotated[list[str] | None, PARAM] = None,
     metric: Annotated[str, typer.Option(help="the reported metric to minimize or maximize")] = "loss",
-    mode: Annotated[str, typer.Option(help="min or max")] = "min",
+    mode: Mode = "min",
     metric_pattern: Annotated[
         str | None,
         typer.Option(
             help="a regular expression that finds metrics in lines of stdout, such as 'loss: (?P<loss>[0-9.]+)'"
         ),
     ] = None,
-    num_samples: Annotated[int | None, typer.Option(min=1, help="number of trials to start")] = None,
+    num_samples: NumSamples = None,
     num_workers: Annotated[int | None, typer.Option(min=1, help="number of ranks of each trial")] = None,
     use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
     max_t: Annotated[int | None, typer.Option(min=1, help="length of a full training, by default in reports")] = None,
     time_attr: Annotated[
         str | None, typer.Option(help="the unit of --max-t: training_iteration, time_total_s, or a metric")
     ] = None,
-    scheduler: Annotated[str | None, typer.Option(help="the scheduler: asha, median, freeze_thaw, fifo, ...")] = None,
-    search_alg: Annotated[str | None, typer.Option(help="the searcher: random, grid, tpe, gp, ...")] = None,
-    max_concurrent_trials: Annotated[
-        int | None, typer.Option(min=1, help="number of trials that may run at the same time")
-    ] = None,
+    scheduler: Scheduler = None,
+    search_alg: SearchAlg = None,
+    max_concurrent_trials: Annotated[int | None, AT_ONCE] = None,
     time_budget_s: Annotated[float | None, typer.Option(help="seconds after which the search ends")] = None,
     max_failures: Annotated[
         int | None, typer.Option(min=0, help="how many times a trial is retried after errors in its code")
@@ -64,17 +68,13 @@ def run(
             "default: caller for a script, trial for a function"
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="seed of the search; the same seed gives the same random configurations")
-    ] = None,
+    seed: Annotated[int | None, SEED] = None,
     name: Annotated[str | None, typer.Option(help="name of the experiment")] = None,
     executor: Annotated[
         str | None,
         typer.Option(help="where trials run: auto, ray, or local, which means processes on this machine without Ray"),
     ] = None,
-    ray_address: Annotated[
-        str | None, typer.Option(help="address of a Ray cluster to use instead of a local one")
-    ] = None,
+    ray_address: RayAddress = None,
     verbose: Annotated[
         int, typer.Option(help="0: print only the result; 1: also the progress; 2: also the output of the ranks")
     ] = 1,
@@ -118,12 +118,7 @@ def run(
 
 
 @group.command(cls=OnService)
-def resume(
-    experiment: Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")],
-    ray_address: Annotated[
-        str | None, typer.Option(help="address of a Ray cluster to use instead of a local one")
-    ] = None,
-) -> None:
+def resume(experiment: ExperimentName, ray_address: RayAddress = None) -> None:
     """Continue an experiment that is paused, or whose driver was killed, and wait until the experiment has ended.
 
     If TUNER_ADDRESS is set, the service at this address continues the experiment, and the command does not wait.
@@ -150,25 +145,16 @@ def simulate(
             help="the function to simulate, FILE.py:FUNCTION or module:function; it yields tuner.Step objects"
         ),
     ],
-    param: Annotated[
-        list[str],
-        typer.Option(
-            help="a parameter of the search space, such as 'lr=loguniform(1e-4,1e-1)'; repeat the option for each parameter"
-        ),
-    ],
+    param: Annotated[list[str], PARAM],
     metric: Annotated[str, typer.Option(help="the metric to minimize or maximize")] = "loss",
-    mode: Annotated[str, typer.Option(help="min or max")] = "min",
-    num_samples: Annotated[int | None, typer.Option(min=1, help="number of trials to start")] = None,
+    mode: Mode = "min",
+    num_samples: NumSamples = None,
     max_t: Annotated[int | None, typer.Option(min=1, help="number of reports of a full training")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="the scheduler: asha, median, freeze_thaw, fifo, ...")] = None,
-    search_alg: Annotated[str | None, typer.Option(help="the searcher: random, grid, tpe, gp, ...")] = None,
-    max_concurrent_trials: Annotated[
-        int, typer.Option(min=1, help="number of trials that may run at the same time")
-    ] = 4,
+    scheduler: Scheduler = None,
+    search_alg: SearchAlg = None,
+    max_concurrent_trials: Annotated[int, AT_ONCE] = 4,
     time_budget_s: Annotated[float | None, typer.Option(help="virtual seconds after which the search ends")] = None,
-    seed: Annotated[
-        int, typer.Option(help="seed of the search; the same seed gives the same random configurations")
-    ] = 0,
+    seed: Annotated[int, SEED] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON object")] = False,
 ) -> None:
     """Run a search in virtual time, with a function that yields the reports of a training. Nothing is stored.

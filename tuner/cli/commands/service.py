@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import AT_ONCE, DatabaseUrl, RayAddress
 from tuner.cli.places import OnNeither, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -20,10 +21,8 @@ def serve(
         str | None, typer.Option(help="address to listen on; addresses other than loopback require tokens")
     ] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0 picks a free one")] = None,
-    database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
-    ray_address: Annotated[
-        str | None, typer.Option(help="address of a Ray cluster to use instead of a local one")
-    ] = None,
+    database_url: DatabaseUrl = None,
+    ray_address: RayAddress = None,
     auth: Annotated[bool, typer.Option("--auth", help="require a token on loopback too")] = False,
     adopt: Annotated[
         bool,
@@ -74,7 +73,7 @@ def agent(
     storage: Annotated[
         str | None, typer.Option(help="where to store checkpoints; default: the experiment's storage")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="number of trials that may run at the same time")] = 1,
+    parallel: Annotated[int, AT_ONCE] = 1,
     name: Annotated[str | None, typer.Option(help="name of this agent; default: host:pid")] = None,
     lease_s: Annotated[
         float,

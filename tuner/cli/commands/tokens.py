@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import JsonLines
 from tuner.cli.places import OnService
 from tuner.names import printable
 
@@ -36,9 +37,7 @@ def create_token(
 
 
 @group.command(name="list", cls=OnService)
-def list_tokens(
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
-) -> None:
+def list_tokens(as_json: JsonLines = False) -> None:
     """List all tokens with their ids, roles and names, newest first. The tokens' secrets are not shown."""
     from tuner.cli import access, remote
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import DatabaseUrl, JsonLines
 from tuner.cli.places import OnNeither, OnThisMachine
 from tuner.names import printable
 
@@ -20,7 +21,7 @@ def doctor(
         bool,
         typer.Option("--quick", help="skip the checks that take several seconds: torch, training on two ranks, Ray"),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Check this machine and this installation, and print what to do about each problem.
 
@@ -46,9 +47,7 @@ def docs(
 
 
 @group.command(cls=OnThisMachine)
-def migrate(
-    database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
-) -> None:
+def migrate(database_url: DatabaseUrl = None) -> None:
     """Create the database, or update its tables to this version."""
     from tuner.store import Store, shown_url
 
