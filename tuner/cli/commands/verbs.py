@@ -23,11 +23,9 @@ _HELP = {
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:
     def command(name: str) -> None:
-        from tuner.cli import experiments, verbs
+        from tuner.cli.experiments import ask
 
-        settings = chosen_settings()
-        remote = settings.address is not None
-        print(printable(experiments.ask(settings, verb.name, name) if remote else verbs.ask(settings, verb, name)))
+        print(printable(ask(chosen_settings(), verb.name, name)))
 
     command.__annotations__["name"] = Annotated[str, typer.Argument(metavar=about.upper(), help=_HELP[about])]
     return command
