@@ -23,6 +23,7 @@ from tuner.api.answers import (
     answer,
     checked,
     optional_json_body,
+    optional_text,
     plain_text,
     shown_trial,
 )
@@ -177,7 +178,7 @@ def curves(
     ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
-    x_metric = None if x_metric is None else plain_text(x_metric)
+    x_metric = optional_text(x_metric)
     found = here.store.metrics.curves_of_trial(
         record.experiment_id, record.number, x=x, x_metric=x_metric, points=max_points
     )
