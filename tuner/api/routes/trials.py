@@ -29,7 +29,7 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
-from tuner.driver.hosts.agents import raised
+from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs

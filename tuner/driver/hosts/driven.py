@@ -16,7 +16,7 @@ from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
-from tuner.driver.hosts.agents import is_within
+from tuner.driver.hosts.agents.messages import is_within
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.logs import Owner
 from tuner.driver.loop import ExperimentLoop, is_ours

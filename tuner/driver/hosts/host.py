@@ -25,7 +25,8 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.agents import REFUSALS, AgentExecutor, AgentGroups, refusal
+from tuner.driver.hosts.agents.executor import AgentExecutor
+from tuner.driver.hosts.agents.groups import AgentGroups
 from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
@@ -34,6 +35,7 @@ from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.proposals import Proposals
+from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
