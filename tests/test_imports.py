@@ -41,10 +41,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts": SLOW,
     },
     "tuner.driver.hosts.actor": {"tuner.driver.hosts.host": SLOW},
-    "tuner.driver.hosts.host": {
-        "tuner.driver.hosts.local_executor": SLOW,
-        "tuner.driver.hosts.ray_executor": SLOW,
-    },
+    "tuner.driver.hosts.executors": {"tuner.driver.hosts.local_executor": SLOW},
+    "tuner.driver.hosts.host": {"tuner.driver.hosts.ray_executor": SLOW},
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
