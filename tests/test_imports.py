@@ -28,7 +28,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.serving": {"tuner.serving.exports": SLOW, "tuner.serving.ray_serve": SLOW},
     "tuner.serving": {"tuner.serving": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
-    "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
+    "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service.page": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
     "tuner.driver.earlier": {
         "tuner.schedulers.freeze_thaw.earlier": SLOW,
@@ -75,12 +75,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},
     "tuner.search.optuna_samplers.tpe": {"tuner.search.optuna_samplers.tpe_sampler": SLOW},
-    "tuner.service": {
-        "tuner.api": SLOW,
-        "tuner.api.auth": SLOW,
-        "tuner.api.server": SLOW,
-        "tuner.store": SLOW,
-    },
+    "tuner.service.page": {"tuner.api": SLOW, "tuner.api.server": SLOW, "tuner.store": SLOW},
+    "tuner.service.serve": {"tuner.api": SLOW, "tuner.api.server": SLOW, "tuner.store": SLOW},
+    "tuner.service.tokens": {"tuner.api.auth": SLOW},
     "tuner.serving.exports": {"tuner.trials.lightning.load": EXTRA},
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {

@@ -45,12 +45,12 @@ def serve(
 
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return
-    from tuner.early import answering
+    from tuner.service.early import answering
 
     with answering(settings.host, settings.port) as early:
-        from tuner import service
+        from tuner.service.serve import serve as serve_until_told
 
-        service.serve(settings, early, adopt)
+        serve_until_told(settings, early, adopt)
 
 
 @group.command(cls=OnNeither)
