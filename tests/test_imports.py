@@ -1,4 +1,4 @@
-"""Imports inside functions: each of one of the package's own modules has a reason that is written down here."""
+"""Imports inside functions: each has a reason that is written down here."""
 
 from __future__ import annotations
 
@@ -87,9 +87,32 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 """Importing module -> imported module -> why the import is not at the top. A line goes when its import does."""
 
+NOT_OURS = "it is no dependency of the package; users who have it may use it"
+
+LIBRARIES = {
+    "IPython": NOT_OURS,
+    "alembic": SLOW,
+    "cloudpickle": SLOW,
+    "mlflow": NOT_OURS,
+    "numpy": SLOW,
+    "opentelemetry": EXTRA,
+    "optuna": SLOW,
+    "pandas": SLOW,
+    "plotly": EXTRA,
+    "psutil": "`tuner doctor` says which packages are missing, even if this is one of them",
+    "pyarrow": SLOW,
+    "ray": SLOW,
+    "safetensors": EXTRA,
+    "scipy": SLOW,
+    "tensorboardX": NOT_OURS,
+    "torch": EXTRA,
+    "wandb": NOT_OURS,
+}
+"""Library -> why functions may import it, in any module. All other libraries are imported at the top of a module."""
+
 
 def inner_imports(source: str) -> Iterator[str]:
-    """Yield the modules of this package that are imported inside functions."""
+    """Yield the modules that are imported inside functions."""
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -99,16 +122,18 @@ def inner_imports(source: str) -> Iterator[str]:
                 names = [node.module]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            yield from (name for name in names if name.partition(".")[0] == "tuner")
+            yield from names
 
 
-def found() -> dict[str, set[str]]:
+def found(*, ours: bool = True) -> dict[str, set[str]]:
+    """Return what each module of the package imports inside functions: the package's own modules, or else libraries."""
     modules: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tuner").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if imported := set(inner_imports(path.read_text())):
-            modules[name] = imported
+        imported = set(inner_imports(path.read_text()))
+        if wanted := {one for one in imported if (one.partition(".")[0] == "tuner") is ours}:
+            modules[name] = wanted
     return modules
 
 
@@ -139,13 +164,20 @@ def test_every_exception_is_still_needed() -> None:
     assert gone == set(), "take these lines out of ALLOWED"
 
 
+def test_a_library_that_functions_import_needs_a_reason() -> None:
+    inside = {(module, one.partition(".")[0]) for module, imported in found(ours=False).items() for one in imported}
+    new = {f"{module} -> {library}" for module, library in inside if library not in LIBRARIES}
+    assert new == set(), "import it at the top of the module; if that is impossible, say in LIBRARIES why"
+    assert LIBRARIES.keys() - {library for _, library in inside} == set(), "take these lines out of LIBRARIES"
+
+
 @pytest.mark.parametrize(
     ("source", "modules"),
     [
         ("def f():\n    from tuner.store import Store", ["tuner.store"]),
         ("async def f():\n    import tuner.store", ["tuner.store"]),
         ("class C:\n    def f(self):\n        if True:\n            import tuner", ["tuner"]),
-        ("from tuner.store import Store\ndef f():\n    import json", []),
+        ("from tuner.store import Store\ndef f():\n    import json", ["json"]),
     ],
 )
 def test_imports_inside_functions_are_noticed(source: str, modules: list[str]) -> None:
