@@ -1846,11 +1846,6 @@ export interface components {
          */
         ClusterWait: {
             /**
-             * Position
-             * @description the group's position in the queue, from 1
-             */
-            position: number;
-            /**
              * Experiment Id
              * @description exp_...
              */
@@ -1871,17 +1866,22 @@ export interface components {
              */
             segment_id: string;
             /**
-             * Workers
-             * @description the number of ranks of the group
-             */
-            workers: number;
-            /**
              * Resources
              * @description the resources of each rank
              */
             resources: {
                 [key: string]: number;
             };
+            /**
+             * Position
+             * @description the group's position in the queue, from 1
+             */
+            position: number;
+            /**
+             * Workers
+             * @description the number of ranks of the group
+             */
+            workers: number;
             /**
              * Since
              * Format: date-time
@@ -3187,7 +3187,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description the trial's number
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /** @description the current state */
@@ -3224,7 +3224,7 @@ export interface components {
             trial_id: string;
             /**
              * Trial Number
-             * @description the trial's number
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
@@ -4142,7 +4142,7 @@ export interface components {
         TimelineTrial: {
             /**
              * Trial Number
-             * @description the trial's number
+             * @description the trial's number within the experiment, from 0
              */
             trial_number: number;
             /**
