@@ -33,7 +33,7 @@ class ClusterRank(Model):
 
 
 class _Group(Model):
-    """What every worker group has."""
+    """A worker group, whether it has resources or waits for them."""
 
     experiment_id: str
     trial_id: str
