@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.domain.logs import CHUNK_BYTES, LogChunk
-from tuner.domain.segments import Failure, Outcome, Report, Verdict
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verdict
 from tuner.driver.hosts.agents.leases import EndedLease, Lease, Queue
 from tuner.driver.hosts.agents.messages import (
     assignment,
