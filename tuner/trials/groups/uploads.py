@@ -45,10 +45,9 @@ class Uploads:
         ends = self._ends.get(segment_id, {})
         if checkpoint not in ends:
             return "its upload is not known any more"
-        try:
-            return await asyncio.shield(ends[checkpoint])
-        finally:
-            self._forget(segment_id, checkpoint)
+        found = await asyncio.shield(ends[checkpoint])
+        self._forget(segment_id, checkpoint)  # not if this call is cancelled, so that `abandon` still finds the upload
+        return found
 
     def give_up(self, segment_id: str, why: str) -> None:
         """End the uploads of a segment now, without their checkpoints. Do nothing if the segment has none."""
