@@ -17,6 +17,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Outcome, Verdict
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups import uploads
+from tuner.trials.groups.group import Group
 from tuner.trials.messages.launch import Launch
 
 PAUSE = Verdict(action="pause", save_checkpoint=True, reason="waits for the others")
@@ -73,6 +74,15 @@ def ends_early(bench: LocalBench, slow: SlowStorage) -> tuple[Launch, Checkpoint
 def end_of(bench: LocalBench, launch: Launch, info: CheckpointInfo) -> CheckpointInfo | str:
     end: CheckpointInfo | str = bench.call("upload_end", launch.segment_id, info.id)
     return end
+
+
+def told(bench: LocalBench, group: Group, launch: Launch, info: CheckpointInfo) -> Any:
+    """Return the answer of the process itself to the question how its upload ended."""
+
+    async def ask() -> Any:
+        return await group.actors[0].upload_end.remote(launch.segment_id, info.id)
+
+    return bench.wait(ask())
 
 
 def idle(bench: LocalBench) -> int:
@@ -153,13 +163,11 @@ def test_an_idle_process_is_not_ended_while_it_uploads(tmp_path: Path, slow: Slo
 
 def test_a_kill_gives_the_uploads_of_an_ended_segment_up(local_bench: LocalBench, slow: SlowStorage) -> None:
     first, info = ends_early(local_bench, slow)
+    _, group = local_bench.host.manager._uploads._about[first.segment_id]
     local_bench.call("interrupt", first.segment_id, "stop")
     local_bench.call("interrupt", first.segment_id, "kill")
     assert end_of(local_bench, first, info) == "killed by a user"
-    slow.let_go()
-    again = local_bench.launch(trains, storage=slow.uri)
-    local_bench.run(again, {1: Verdict(action="stop")})
-    assert not checkpoints.is_committed(info.uri), "no trial would know of it"
+    assert told(local_bench, group, first, info) == "killed by a user", "the process knows, and will not commit it"
 
 
 def test_an_upload_that_hangs_is_given_up(
@@ -185,7 +193,4 @@ def test_nothing_is_left_of_the_uploads_of_a_driver_that_ends(local_bench: Local
     assert not found._about
     assert not found._ends
     until(lambda: not group.uploads)
-    slow.let_go()
-    following = local_bench.launch(trains, storage=slow.uri)
-    local_bench.run(following, {1: Verdict(action="stop")})
-    assert not checkpoints.is_committed(info.uri)
+    assert told(local_bench, group, first, info) == "the driver ends", "the process knows, and will not commit it"
