@@ -32,6 +32,11 @@ def trains(config: dict[str, Any]) -> None:
         report({"pid": os.getpid()}, checkpoint=lambda folder: Path(folder, "weights").write_text("w"))
 
 
+def sets_credentials(config: dict[str, Any]) -> None:
+    os.environ["AWS_SECRET_ACCESS_KEY"] = "of this trial only"
+    trains(config)
+
+
 def raises(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -113,6 +118,13 @@ def test_the_next_segment_runs_in_the_same_process_while_the_upload_goes_on(
     assert checkpoints.is_committed(info.uri)
     assert local_bench.checkpoints(first) == [], "the host asks, so the rank does not call it"
     assert end_of(local_bench, first, info) == "its upload is not known any more", "nothing is kept of it"
+
+
+def test_a_trial_with_credentials_of_its_own_waits_for_its_uploads(local_bench: LocalBench, slow: SlowStorage) -> None:
+    slow.delay(0.3)  # longer than LATE_AFTER_S
+    launch = local_bench.launch(sets_credentials, storage=slow.uri)
+    assert local_bench.run(launch, {2: PAUSE}).uploading == (), "they are removed with the environment of the trial"
+    assert [info.step for info in local_bench.checkpoints(launch)] == [2]
 
 
 def test_a_process_that_is_killed_takes_its_uploads_with_it(local_bench: LocalBench, slow: SlowStorage) -> None:

@@ -24,6 +24,7 @@ from tuner.trials.runtime.process_stats import has_children
 
 _HARMLESS = ("TMonitor", "ray_", "tuner-")
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+_OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3
 _POOL_THREADS = 64
 _GPU_SLACK = 32 << 20
@@ -61,6 +62,12 @@ class Baseline:
             "anomaly": torch.is_anomaly_enabled(),
         }
         self._freeze()
+
+    def has_own_credentials(self) -> bool:
+        """Return whether the trial has set credentials or options of a remote storage, which `restore` would remove."""
+        present = {name: value for name, value in os.environ.items() if name.startswith(_OF_STORAGE)}
+        before = {name: value for name, value in self._environment.items() if name.startswith(_OF_STORAGE)}
+        return present != before
 
     def restore(self) -> str | None:
         """Restore the state of the process. Return None, or the reason why the process should not be reused."""

@@ -44,9 +44,12 @@ class Uploads:
         with self._lock:
             return self._savers.get(segment_id)
 
-    def leave(self, saver: Saver) -> list[CheckpointInfo]:
-        """End the segment of a saver. Rank 0 gets the checkpoints whose upload continues; see `Saver.leave`."""
-        return saver.leave(LATE_AFTER_S if saver.uploads and self._has_room() else None)
+    def leave(self, saver: Saver, may_continue: bool = True) -> list[CheckpointInfo]:
+        """End the segment of a saver. Rank 0 gets the checkpoints whose upload continues; see `Saver.leave`.
+
+        may_continue: whether uploads still work after the segment. If not, the segment waits for them.
+        """
+        return saver.leave(LATE_AFTER_S if may_continue and saver.uploads and self._has_room() else None)
 
     def _has_room(self) -> bool:
         with self._lock:

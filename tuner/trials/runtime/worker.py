@@ -503,7 +503,9 @@ class Rank:
             if error is not None:
                 segment.saver.drain(_LAST_SAVE_S)
             else:
-                segment.uploading = self._uploads.leave(segment.saver)
+                assert self._baseline is not None
+                may_continue = not self._baseline.has_own_credentials()
+                segment.uploading = self._uploads.leave(segment.saver, may_continue)
         except Exception as raised:
             error = error or _not_saved(raised)
         if segment.outbox is not None:
