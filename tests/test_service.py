@@ -140,6 +140,7 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
     assert service.ended(left)["state"] == "completed"
 
 
+@pytest.mark.long  # the short forms are in tests/store/series/test_thinning.py and tests/api/test_housekeeping.py
 def test_points_of_searches_that_ended_long_ago_are_thinned(service: Service) -> None:
     steps = {"steps": {"type": "const", "value": 2000}}
     spec = {**SLOW, "entrypoint": "tests.jobs:many", "space": {**SLOW["space"], **steps}, "checkpoint": NO_MILESTONES}
