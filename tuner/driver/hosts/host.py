@@ -176,6 +176,7 @@ class Host:
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
             standing=self._standing,
+            quotas=_quotas(self.settings),
             preempt_after_s=self.settings.preempt_after_s,
         )
 
@@ -238,9 +239,11 @@ class Host:
         return {name: ranks for answer in answers for name, ranks in answer.items()}
 
     def _standing(self, experiment: str) -> Standing:
-        """Return the current priority and weight of an experiment."""
-        driven = self._named.get(experiment)
-        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
+        """Return the current priority and weight of an experiment, and its project."""
+        if (driven := self._named.get(experiment)) is None:
+            return Standing()
+        spec = driven.core.spec
+        return Standing(spec.priority, spec.weight, spec.project)
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
@@ -724,6 +727,14 @@ class Host:
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
             self._begin(record)
         self._news += [how_to_go_on(record) for record in found.to_offer]
+
+
+def _quotas(settings: Settings) -> dict[str, dict[str, float]]:
+    """Return the quotas of the settings by project and resource."""
+    found: dict[str, dict[str, float]] = {}
+    for quota in settings.quotas:
+        found.setdefault(quota.project, {})[quota.resource] = quota.amount
+    return found
 
 
 def _key(command: CommandRecord) -> CommandKey:

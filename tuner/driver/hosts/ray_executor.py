@@ -44,6 +44,7 @@ class RayExecutor:
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
             standing=options.standing,
+            quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
         return GroupManager(pool, logs=options.logs)
