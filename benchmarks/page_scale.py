@@ -7,8 +7,8 @@
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
 a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
 and as JSON), a page of the many trials by several columns, the importance of their parameters, a GET on a kept-alive connection,
-and how long it takes from the commit of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
-`cpu` is in cores.
+and how long it takes from the commit of a report until all --clients of the event stream have seen it. `memory_mb` is the growth
+of the API's process; `cpu` is in cores.
 
 The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
 with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the
