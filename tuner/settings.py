@@ -31,7 +31,7 @@ class OidcRule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much of a resource all experiments of a project may hold together. The project ``*`` is every other one."""
+    """The amount of a resource that all experiments of a project may hold together. The project ``*`` is every other one."""
 
     project: str
     resource: str

@@ -41,7 +41,7 @@ class Standing:
 
 
 Quotas = Mapping[str, Mapping[str, float]]
-"""How much of each resource the experiments of a project may hold together, by project. "*" is every other project."""
+"""The amount of each resource that the experiments of a project may hold together, by project. "*" is every other project."""
 
 
 def ordinary(experiment: str) -> Standing:
