@@ -123,12 +123,14 @@ def test_a_trial_does_not_grow_if_a_restart_costs_more_than_it_gains() -> None:
 
 
 def test_a_trial_that_became_no_faster_does_not_grow_again() -> None:
-    made = started(bench(workers=4, num_samples=2, most=3, scaling={"resources_allocation": "top"}), 2)
+    made = bench(workers=4, num_samples=2, most=3)
     trial = made.core.trials[0]
     assert sizes(made) == [2, 2]
-    made.reported(0)
+    made.started(1)
     made.command("stop", 1)
     made.ended(1)
+    made.started(0)
+    made.reported(0)
     for _ in range(3):
         made.reported(0, checkpoint=True)
         if trial.segments[-1].leaving:
