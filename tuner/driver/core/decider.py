@@ -25,7 +25,7 @@ from tuner.driver.core.milestones import next_milestone, save_is_due
 from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
-from tuner.driver.core.rules.sizes import resized
+from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names
 from tuner.driver.core.state import State, Wish
 from tuner.schedulers.base import Fact, TrialReported, can_resume
@@ -127,9 +127,10 @@ class Decider:
                 | e.Noted()
                 | e.RoomWanted()
                 | e.SlotsChanged()
-                | e.WorkersChanged()
             ):
                 return ()
+            case e.WorkersChanged():
+                return waiting_resized(self.experiment)
             case _:
                 assert_never(event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner.domain import decisions as d
@@ -44,6 +45,19 @@ def resized(experiment: State, trial: Trial, *, idle: bool) -> d.Resize | None:
     if segment.workers > experiment.sizes.least and (why := _room_wanted(experiment)) is not None:
         return _gives_way(experiment, trial, why)
     return _grows(experiment, trial) if idle else None
+
+
+def waiting_resized(experiment: State) -> Iterator[d.Resize]:
+    """Yield the decisions to plan fewer ranks for trials whose groups wait for workers that other work on the cluster has."""
+    sizes, (_, room) = experiment.sizes, experiment.workers
+    for number in list(experiment.segments.holding):
+        trial = experiment.trials[number]
+        segment, more = trial.segments[-1], sizes.expected() - room
+        stays = segment.started or segment.leaving or not trial.waiting or trial.next is not None
+        if more > 0 and segment.workers > sizes.least and not stays:
+            new = max(sizes.least, segment.workers - more)
+            why = f"starts with {counted(new, 'worker')} instead of {segment.workers}, since other work has the others"
+            yield d.Resize(trial=number, workers=new, reason=why)
 
 
 def _room_wanted(experiment: State) -> str | None:
