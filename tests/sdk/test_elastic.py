@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def train(config: dict[str, Any]) -> None:
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
-            start = int((folder / "epoch").read_text())
+            start = int(Path(folder, "epoch").read_text())
     for epoch in range(start + 1, config["epochs"] + 1):
         batches = [batch.flatten() for (batch,) in loader]
         time.sleep(config["seconds"])
@@ -36,11 +37,11 @@ def train(config: dict[str, Any]) -> None:
                 "samples": len(batches[0]),
                 "batches": len(batches),
             },
-            checkpoint=lambda folder, epoch=epoch: (folder / "epoch").write_text(str(epoch)),
+            checkpoint=lambda folder, epoch=epoch: Path(folder, "epoch").write_text(str(epoch)),
         )
 
 
-def test_a_survivor_grows_and_keeps_its_global_batch_size(store: Store, settings: Settings) -> None:
+def test_a_survivor_grows_and_keeps_its_global_batch_size() -> None:
     result = tuner.run(
         train,
         {"epochs": tuner.grid_search([2, 400]), "seconds": 0.05},
@@ -63,7 +64,9 @@ def test_a_survivor_grows_and_keeps_its_global_batch_size(store: Store, settings
     assert (last["ranks"], last["base"]) == (2, 1)
     assert {report["samples"] * report["ranks"] for report in reports} == {4}
     assert {report["batches"] for report in reports} == {4}
-    segments = store.trials.segments(store.experiments.get(result.experiment_id).id)
-    assert [(one.workers, one.cause) for one in segments[long.number]] == [(1, "start"), (2, "resize")]
-    (resize,) = [one for one in result.decisions if one.kind == "resize"]
+    with Store.open(Settings.from_env().database_url) as store:
+        experiment = store.experiments.get(result.experiment_id).id
+        segments = store.trials.segments(experiment)[long.number]
+        (resize,) = store.log.decisions(experiment, kinds=["resize"]).items
+    assert [(one.workers, one.cause) for one in segments] == [(1, "start"), (2, "resize")]
     assert "from 1 to 2 workers: 1 of 2 are free and no trial waits" in resize.reason
