@@ -610,8 +610,13 @@ class Host:
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """Fail an experiment that cannot be driven, and store the reason as its error."""
+        """Fail an experiment that cannot be driven, and store the reason as its error.
+
+        An experiment that had ended before keeps its state. Its driver was only to delete checkpoints.
+        """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
+        if record.state.ended and not await self._is_to_go_on(record.id, record.state):
+            return record.state
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         summary = {"error": what, "reason": "the experiment cannot be driven"}
         batch = Batch(log=[], state=ExperimentState.FAILED, summary=summary)
