@@ -44,10 +44,10 @@ def train(config: dict[str, Any]) -> None:
 def test_a_survivor_grows_and_keeps_its_global_batch_size() -> None:
     result = tuner.run(
         train,
-        {"epochs": tuner.grid_search([2, 400]), "seconds": 0.05},
+        {"epochs": tuner.grid_search([2, 100_000]), "seconds": 0.05},
         metric="loss",
         mode="min",
-        max_t=400,
+        max_t=100_000,  # so much is left that growing pays off, however long a restart takes
         stop={"ranks": 2},
         scheduler="fifo",
         num_workers={"min": 1, "max": 2},

@@ -186,3 +186,27 @@ def test_other_trials_keep_their_number_of_ranks() -> None:
         made.reported(0, checkpoint=True)
     assert sizes(made) == [2, 2]
     assert resizes(made) == []
+
+
+def test_a_trial_that_has_just_grown_trains_for_a_while_before_it_grows_again() -> None:
+    made = bench(num_samples=3)
+    for number in range(3):
+        made.core.first_milestone(SegmentRef(number, 1))
+        made.feed(e.SegmentStarted(time=made.tick(), trial=number, segment=1, startup_s=2.0))
+    for number in (1, 2):
+        made.command("stop", number)
+        made.ended(number)
+        for _ in range(2):
+            if not made.core.trials[0].segments[-1].leaving:
+                made.reported(0, checkpoint=True)
+        if number == 1:
+            made.ended(0)
+            made.started(0)
+    assert len(resizes(made)) == 1
+    for _ in range(8):
+        made.reported(0, checkpoint=True)
+        if len(resizes(made)) == 2:
+            break
+    assert len(resizes(made)) == 2
+    segment = made.core.trials[0].segments[-1]
+    assert segment.clock - (segment.started_at or 0.0) >= 8, "four times as long as a restart"

@@ -11,7 +11,7 @@ from tuner.driver.core.rules.words import counted
 from tuner.driver.core.state import State
 
 TRAINS_FOR = 4.0
-"""A segment trains for at least this multiple of the cost of a restart before its trial grows."""
+"""A trial that was resized trains for at least this multiple of the cost of a restart before it grows again."""
 
 
 def first_size(experiment: State, start: d.Start) -> d.Start:
@@ -98,7 +98,7 @@ def _grows(experiment: State, trial: Trial) -> d.Resize | None:
     trained = segment.clock - (segment.started_at or segment.clock)
     left = sizes.left_s(trial, experiment.spec.max_t, experiment.start_t(trial))
     gain = left * sizes.gain(segment.workers, new)
-    if gain <= cost or trained < TRAINS_FOR * cost:
+    if gain <= cost or (segment.cause == "resize" and trained < TRAINS_FOR * cost):
         return None
     what = f"grows at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
     why = f"{free} of {room} are free and no trial waits; of the {left:.3g} s that are left it saves up to {gain:.3g} s"
