@@ -16,7 +16,8 @@ Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing",
 
 waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
 processes start again after a failure or a pause, or with another number of ranks. checkpointing: the training waits until the
-content of a checkpoint has been copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of this experiment holds the device.
+content of a checkpoint has been copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of
+this experiment holds the device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
