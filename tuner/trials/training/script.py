@@ -36,7 +36,7 @@ NOT_ELASTIC = (
     "only functions can be elastic trials: a script divides its data among its ranks by itself, so tuner could not keep its "
     "global batch size"
 )
-"""Why a script may not have a range of ranks."""
+"""The reason for which a script may not have a range of ranks."""
 
 TRIAL_DIR = "trial_dir"
 """A name that every script may use in braces in its arguments. It stands for the rank's own directory."""
