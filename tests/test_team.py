@@ -116,7 +116,11 @@ def test_a_team_loses_nothing(
         reports = 0
         for experiment in made:
             record = store.experiments.get(experiment)
-            assert [trial.iteration for trial in store.trials.page(record.id).items] == [STEPS] * 2
+            trials = store.trials.page(record.id).items
+            assert [trial.iteration for trial in trials] == [STEPS] * 2, [
+                *trials,
+                *store.log.decisions(record.id).items,
+            ]
             reports += store.log.count_reports(record.id)
         segments = sum(len(store.trials.get(trial.public_id).segments) for experiment in made
                        for trial in store.trials.page(store.experiments.get(experiment).id).items)  # fmt: skip
