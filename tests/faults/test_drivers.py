@@ -75,9 +75,9 @@ def test_what_was_flushed_survives_a_loss_of_power(sqlite_url: str) -> None:
     counts = Counts()
     campaign = Campaign("asha", sqlite_url, counts)
     places = [place for place in some(campaign.places, of_each=1) if campaign.places[place - 1] != "statement"]
-    for place in places[-5:]:
+    for place in places[-3:]:
         campaign.lose_power_at(place, seed=place)
-    assert counts.faults["losses of power"] == 5
+    assert counts.faults["losses of power"] == 3
     assert counts.lost > 0
 
 
@@ -88,7 +88,7 @@ def test_without_a_flush_a_loss_of_power_damages_checkpoints(sqlite_url: str) ->
         campaign.lose_power_at(last, seed=1, durable=False)
 
 
-@pytest.mark.parametrize("seconds", [86_400.0, -86_400.0])
+@pytest.mark.parametrize("seconds", [pytest.param(86_400.0, marks=pytest.mark.long), -86_400.0])
 def test_a_clock_that_jumps_changes_nothing(sqlite_url: str, seconds: float) -> None:
     campaign = Campaign("pbt", sqlite_url, Counts())
     campaign.set_the_clock_at(len(campaign.places) // 2, seconds)
@@ -102,7 +102,6 @@ def test_a_database_that_refuses_writes_for_a_moment_changes_nothing(sqlite_url:
 
 def test_reports_that_must_not_count_do_not(sqlite_url: str) -> None:
     campaign = Campaign("pbt", sqlite_url, Counts())
-    campaign.make_noise()
     campaign.make_noise(len(campaign.places) // 2)
 
 
