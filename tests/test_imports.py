@@ -28,16 +28,16 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.serving": {"tuner.serving.exports": SLOW, "tuner.serving.ray_serve": SLOW},
     "tuner.serving": {"tuner.serving": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
-    "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service.page": SLOW},
+    "tuner.cli.demo": {"tuner.driver.hosts.scripts.kept": SLOW, "tuner.examples": SLOW, "tuner.service.page": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
     "tuner.driver.earlier": {
         "tuner.schedulers.freeze_thaw.earlier": SLOW,
         "tuner.schedulers.freeze_thaw.unit_cube": SLOW,
     },
-    "tuner.driver.hosts.link": {
-        "tuner.driver.hosts.cluster": SLOW,
-        "tuner.driver.hosts.shared": SLOW,
-        "tuner.driver.hosts.start": SLOW,
+    "tuner.driver.hosts.ray.link": {
+        "tuner.driver.hosts.ray.cluster": SLOW,
+        "tuner.driver.hosts.ray.shared": SLOW,
+        "tuner.driver.hosts.ray.start": SLOW,
         "tuner.driver.hosts": SLOW,
     },
     "tuner.driver.hosts.actor": {"tuner.driver.hosts.host": SLOW},
@@ -60,8 +60,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {
         "tuner.driver.hosts": SLOW,
-        "tuner.driver.hosts.ahead": SLOW,
-        "tuner.driver.hosts.needs": SLOW,
+        "tuner.driver.hosts.scripts.ahead": SLOW,
+        "tuner.driver.hosts.scripts.needs": SLOW,
         "tuner.trials.groups": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
@@ -69,7 +69,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
         "tuner.driver.hosts": SLOW,
-        "tuner.driver.hosts.cluster": SLOW,
+        "tuner.driver.hosts.ray.cluster": SLOW,
         "tuner.sdk.remote": SLOW,
     },
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
@@ -81,7 +81,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.serving.exports": {"tuner.trials.lightning.load": EXTRA},
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {
-        "tuner.driver.hosts.cluster": UPWARD,
+        "tuner.driver.hosts.ray.cluster": UPWARD,
         "tuner.trials.lightning.workers": SLOW,
     },
 }
