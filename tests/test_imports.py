@@ -38,7 +38,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.ray.cluster": SLOW,
         "tuner.driver.hosts.ray.shared": SLOW,
         "tuner.driver.hosts.ray.start": SLOW,
-        "tuner.driver.hosts": SLOW,
+        "tuner.driver.hosts.ray": SLOW,
     },
     "tuner.driver.hosts.actor": {"tuner.driver.hosts.host": SLOW},
     "tuner.driver.hosts.executors": {"tuner.driver.hosts.local_executor": SLOW},
@@ -59,7 +59,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {
-        "tuner.driver.hosts": SLOW,
+        "tuner.driver.hosts.scripts": SLOW,
         "tuner.driver.hosts.scripts.ahead": SLOW,
         "tuner.driver.hosts.scripts.needs": SLOW,
         "tuner.trials.groups": SLOW,
@@ -68,7 +68,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.plots": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
-        "tuner.driver.hosts": SLOW,
+        "tuner.driver.hosts.scripts": SLOW,
         "tuner.driver.hosts.ray.cluster": SLOW,
         "tuner.sdk.remote": SLOW,
     },
