@@ -246,15 +246,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <>
                 <div className={classes.top}>
                   {history ? (
-                    <HistoryPanel
-                      experiment={experiment}
-                      sample={sample}
-                      trials={trials}
-                      where={where}
-                      rank={rank}
-                      onCurves={() => set({ x: "time" })}
-                      {...views}
-                    />
+                    // With boundaries of their own, these panels do not delay the table while their code is loaded.
+                    <Suspense fallback={<Skeleton height={420} />}>
+                      <HistoryPanel
+                        experiment={experiment}
+                        sample={sample}
+                        trials={trials}
+                        where={where}
+                        rank={rank}
+                        onCurves={() => set({ x: "time" })}
+                        {...views}
+                      />
+                    </Suspense>
                   ) : (
                     <CurvesPanel
                       experiment={experiment}
@@ -288,19 +291,19 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   </div>
                 </div>
                 {history && (
-                  <SlicesPanel
-                    experiment={experiment}
-                    trials={trials}
-                    dimensions={dimensions}
-                    where={where}
-                    rank={rank}
-                    {...views}
-                  />
-                )}
-                {history && (
-                  <Panel title="Importance of parameters">
-                    <Importance experiment={experiment} where={where} />
-                  </Panel>
+                  <Suspense fallback={<Skeleton height={320} />}>
+                    <SlicesPanel
+                      experiment={experiment}
+                      trials={trials}
+                      dimensions={dimensions}
+                      where={where}
+                      rank={rank}
+                      {...views}
+                    />
+                    <Panel title="Importance of parameters">
+                      <Importance experiment={experiment} where={where} />
+                    </Panel>
+                  </Suspense>
                 )}
                 {table}
               </>
