@@ -2009,7 +2009,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Last Iteration
              * @description the iteration of the newest report of this segment, even if that report is left out
@@ -2102,7 +2102,7 @@ export interface components {
              * @description the kind of decision
              * @enum {string}
              */
-            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
+            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
              * @description the trial that the decision is about, trl_...; null if it is about the whole experiment
@@ -2955,7 +2955,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description the training_iteration of the checkpoint that the segment started from; 0 without one
@@ -3303,7 +3303,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Iteration
              * @description the training_iteration: the count of the trial's reports
@@ -3596,10 +3596,28 @@ export interface components {
         Scaling: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -3681,7 +3699,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3747,6 +3765,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
         };
         /**
          * SegmentItem
@@ -3763,7 +3786,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3822,6 +3845,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
             /**
              * Trial Number
              * @description the number of the trial that the segment belongs to
@@ -4819,10 +4847,29 @@ export interface components {
         ScalingSpec: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             * @default null
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -6315,6 +6362,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6409,6 +6465,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6581,6 +6646,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6685,6 +6759,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6803,6 +6886,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6907,6 +6999,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -7002,6 +7103,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -7085,6 +7195,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7289,7 +7408,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description only segments with this cause; may be repeated */
-                cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
+                cause?: ("start" | "retry" | "resume" | "exploit" | "fork" | "resize")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
@@ -7439,7 +7558,7 @@ export interface operations {
                 /** @description a trial's number */
                 trial?: number | null;
                 /** @description only decisions of this kind; may be repeated */
-                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
+                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
                 /** @description only decisions with this text in their reason */
                 text?: string | null;
                 /** @description items on a page */
@@ -8061,6 +8180,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -8349,6 +8477,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8963,6 +9100,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9201,6 +9347,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9296,6 +9451,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -9375,6 +9539,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9477,6 +9650,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9572,6 +9754,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9660,6 +9851,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9766,6 +9966,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9854,6 +10063,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9956,6 +10174,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10044,6 +10271,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10150,6 +10386,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10276,6 +10521,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10395,6 +10649,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10503,6 +10766,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10629,6 +10901,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10741,6 +11022,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10867,6 +11157,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10975,6 +11274,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11149,6 +11457,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11351,6 +11668,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11416,6 +11742,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11564,6 +11899,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11643,6 +11987,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11859,6 +12212,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12018,6 +12380,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12101,6 +12472,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12267,6 +12647,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };

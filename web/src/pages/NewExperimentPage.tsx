@@ -16,7 +16,7 @@ import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, roomWords } from "./room";
+import { askedWords, bundleOf, roomWords, workersOf } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
@@ -172,7 +172,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                         ? `${(check.data.num_samples * check.data.max_t).toLocaleString("en")} × ${check.data.time_attr}, without early stopping`
                         : "no limit",
                     ],
-                    ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
+                    ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]
                       : []),

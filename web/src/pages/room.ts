@@ -12,12 +12,17 @@ export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources 
 }
 
 /** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
-export function askedWords(workers: number, resources: Resources): string {
+export function askedWords(workers: number | string, resources: Resources): string {
   const each = Object.entries(resources)
     .filter(([, amount]) => amount > 0)
     .sort(([a], [b]) => Number(b === "GPU") - Number(a === "GPU"))
     .map(([name, amount]) => `${number(amount)} ${name}`);
   return `${workers} × ${each.join(", ") || "no CPU"}`;
+}
+
+/** The number of ranks of a trial: "2", or "1 to 8" if it is elastic. */
+export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_workers" | "max_workers">): string {
+  return (max_workers ?? 0) > num_workers ? `${num_workers} to ${max_workers}` : `${num_workers}`;
 }
 
 /** "for 2 trials at once, if nothing else runs", or why there is none. Only CPUs and GPUs count. */

@@ -20,6 +20,7 @@ export const KINDS = [
   "stop",
   "complete",
   "exploit",
+  "resize",
   "retry",
   "fail",
   "cancel",
