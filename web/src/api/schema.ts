@@ -6362,6 +6362,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6456,6 +6465,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6628,6 +6646,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6732,6 +6759,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6850,6 +6886,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6954,6 +6999,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -7049,6 +7103,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -7132,6 +7195,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8108,6 +8180,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -8396,6 +8477,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9010,6 +9100,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9248,6 +9347,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9343,6 +9451,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -9422,6 +9539,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9524,6 +9650,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9619,6 +9754,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9707,6 +9851,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9813,6 +9966,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9901,6 +10063,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10003,6 +10174,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10091,6 +10271,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10197,6 +10386,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10323,6 +10521,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10442,6 +10649,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10550,6 +10766,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10676,6 +10901,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10788,6 +11022,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10914,6 +11157,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -11022,6 +11274,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11196,6 +11457,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11398,6 +11668,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11463,6 +11742,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11611,6 +11899,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11690,6 +11987,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11906,6 +12212,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12065,6 +12380,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12148,6 +12472,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12314,6 +12647,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
