@@ -222,3 +222,28 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     assert list(interrupts(out)) == [0]
     assert launches(made.ended(0)) == [(0, 2)]
     assert sizes(made) == [3]
+
+
+def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() -> None:
+    made = bench(num_samples=2, most=4)
+    trial = made.core.trials[0]
+    made.started(1)
+    made.command("stop", 1)
+    made.ended(1)
+    made.started(0)
+    made.reported(0)
+    made.reported(0, checkpoint=True)
+    made.ended(0)
+    made.started(0)
+    assert trial.segments[-1].workers == 4
+    for _ in range(2):
+        made.now += 2  # a report takes three seconds instead of one
+        made.reported(0, checkpoint=True)
+    resize = resizes(made)[-1]
+    assert resize.workers == 2
+    assert resize.reason.startswith("shrinks at iteration 4, from 4 to 2 workers: it has become slower; of the 288 s")
+    made.ended(0)
+    made.started(0)
+    for _ in range(4):
+        made.reported(0, checkpoint=True)
+    assert sizes(made)[0] == 2, "it does not grow again"
