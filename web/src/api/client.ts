@@ -232,10 +232,10 @@ export const api = {
       signal,
     ),
   /** Check a spec, which may have mistakes; the ApiError then names each of them. */
-  dryRun: (spec: object, configurations: number, signal?: AbortSignal) =>
+  dryRun: (spec: object, configurations: number, seconds: number | null, signal?: AbortSignal) =>
     answered(
       http.POST("/api/v1/experiments/dry-run", {
-        params: { query: { configurations } },
+        params: { query: { configurations, ...(seconds === null ? {} : { seconds_per_iteration: seconds }) } },
         body: spec as never,
         ...aborting(signal),
       }),

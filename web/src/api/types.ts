@@ -31,6 +31,7 @@ export type Scaling = Schemas["Scaling"];
 export type Cluster = Schemas["Cluster"];
 export type Webhook = Schemas["Webhook"];
 export type Timeline = Schemas["Timeline"];
+export type DryRun = Schemas["DryRun"];
 export type Forecast = Schemas["Forecast"];
 export type Replay = Schemas["Replay"];
 export type Problem = Schemas["Problem"];

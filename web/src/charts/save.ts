@@ -16,10 +16,7 @@ export function csv(rows: Rows): string {
 }
 
 /** A row for each point of the curves that are drawn. */
-export function curvesRows(
-  curves: Across & Pick<Curves, "metric" | "series">,
-  only: ReadonlySet<number> | null,
-): Rows {
+export function curvesRows(curves: Across & Pick<Curves, "metric" | "series">, only: ReadonlySet<number> | null): Rows {
   const rows: unknown[][] = [["trial", "segment", columnOf(curves), curves.metric]];
   for (const { number, segments } of curves.series) {
     if (only && !only.has(number)) continue;

@@ -4,9 +4,11 @@ import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
 import type { Cluster } from "../api/types";
 import { ago, duration, elapsed, moment, number } from "../format";
+import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
+import { CopyMenu } from "../parts/SaveMenu";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import { askedWords } from "./room";
@@ -45,7 +47,10 @@ export default function ClusterPage() {
   const silent = query.error instanceof ApiError && query.error.status === 503;
   return (
     <div className={classes.page}>
-      <h1 className={classes.title}>Cluster</h1>
+      <div className={classes.titleRow}>
+        <h1 className={classes.title}>Cluster</h1>
+        <CopyMenu call={CLUSTER} />
+      </div>
       {silent && !found && (
         <Panel>
           <p className={classes.words}>

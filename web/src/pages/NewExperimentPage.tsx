@@ -7,6 +7,7 @@ import { stringify } from "yaml";
 import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
+import { createCall } from "../charts/copies";
 import { config, param } from "../format";
 import { keys } from "../live/keys";
 import { readMapping } from "../parts/mapping";
@@ -14,9 +15,10 @@ import { Mistakes } from "../parts/Mistakes";
 import { Facts, Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
+import { CopyMenu } from "../parts/SaveMenu";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, roomWords } from "./room";
+import { askedWords, bundleOf, costWords, roomWords } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
@@ -46,11 +48,13 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
   const navigate = useNavigate();
   const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
 
+  const [seconds, setSeconds] = useState<number | null>(null);
   const [settled] = useDebouncedValue(text, 400);
+  const [pace] = useDebouncedValue(seconds, 400);
   const asked = useMemo(() => read(settled)[0], [settled]);
   const check = useQuery({
-    queryKey: ["dry-run", settled],
-    queryFn: ({ signal }) => api.dryRun(asked!, SAMPLES, signal),
+    queryKey: ["dry-run", settled, pace],
+    queryFn: ({ signal }) => api.dryRun(asked!, SAMPLES, pace, signal),
     enabled: asked !== null,
     retry: false,
     placeholderData: (old) => old,
@@ -140,7 +144,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             />
           </div>
         </Panel>
-        <Panel title="The same as YAML">
+        <Panel title="The same as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
           <Textarea
             aria-label="Spec as YAML"
             classNames={{ input: classes.yaml! }}
@@ -166,12 +170,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       "Longest trial",
                       check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
                     ],
-                    [
-                      "Most training",
-                      check.data.num_samples !== null && check.data.max_t !== null
-                        ? `${(check.data.num_samples * check.data.max_t).toLocaleString("en")} × ${check.data.time_attr}, without early stopping`
-                        : "no limit",
-                    ],
+                    ["Cost without early stopping", costWords(check.data, pace, cluster.data)],
                     ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]
@@ -188,6 +187,14 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             {!check.data && !check.isError && <Skeleton height={80} />}
           </div>
           <div className={classes.send}>
+            <NumberInput
+              label="Seconds per iteration"
+              description="if you know them: for the cost; not a part of the spec"
+              size="xs"
+              min={0.001}
+              value={seconds ?? ""}
+              onChange={(value) => setSeconds(typeof value === "number" && value > 0 ? value : null)}
+            />
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search
             </Button>

@@ -181,7 +181,11 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} rows={save} call={curvesCall(experiment.id, metric, across)} />
+          <SaveMenu
+            name={`${experiment.name} ${metric}`}
+            rows={save}
+            call={curvesCall(experiment.id, metric, across)}
+          />
         </div>
       }
     >

@@ -108,9 +108,7 @@ export default function ParametersTab({
           </div>
         )}
       </Panel>
-      <Panel title="Importance of parameters">
-        <Importance experiment={experiment} where={where} />
-      </Panel>
+      <Importance experiment={experiment} where={where} />
       <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
       <ContourPanel
         experiment={experiment}

@@ -33,7 +33,12 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
     }
   };
   return (
-    <span ref={root} className={classes.saves} role="group" aria-label={picture ? "Save this chart" : "Save this table"}>
+    <span
+      ref={root}
+      className={classes.saves}
+      role="group"
+      aria-label={picture ? "Save this chart" : "Save this table"}
+    >
       {picture && (
         <button type="button" onClick={() => void savePicture()}>
           PNG
