@@ -139,7 +139,7 @@ class LogEntry(Model):
     """An entry of an experiment's log: something that happened, or a decision."""
 
     seq: Annotated[int, Field(description="the event_seq, its position in the log")]
-    time: str
+    time: Annotated[str, Field(description="when it happened")]
     kind: Annotated[LogKind, Field(description="what happened; every decision has the kind decision")]
     trial_number: Annotated[
         int | None, Field(description="the trial that it is about; null if it is about all of them")

@@ -13,6 +13,7 @@ import type {
   Decision,
   DecisionKind,
   Experiment,
+  LogEntry,
   Page,
   Problem,
   ProfileAsked,
@@ -94,6 +95,13 @@ export interface DecisionQuery {
   trial?: number;
   kind?: DecisionKind[];
   text?: string;
+  page_size?: number;
+  page_token?: string;
+}
+
+export interface LogQuery {
+  trial?: number;
+  kind?: LogEntry["kind"][];
   page_size?: number;
   page_token?: string;
 }
@@ -222,6 +230,10 @@ export const api = {
   decisions: (id: string, query: DecisionQuery, signal?: AbortSignal): Promise<Page<Decision>> => {
     const params = { path: { experiment_id: id }, query };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/decisions", { params, ...aborting(signal) }), signal);
+  },
+  log: (id: string, query: LogQuery, signal?: AbortSignal): Promise<Page<LogEntry>> => {
+    const params = { path: { experiment_id: id }, query };
+    return answered(http.GET("/api/v1/experiments/{experiment_id}/log", { params, ...aborting(signal) }), signal);
   },
   bestSoFar: (id: string, signal?: AbortSignal) =>
     answered(

@@ -17,6 +17,7 @@ export type BestSoFar = Schemas["BestSoFar"];
 export type TrialCurves = Schemas["TrialCurves"];
 export type SegmentItem = Schemas["SegmentItem"];
 export type Decision = Schemas["Decision"];
+export type LogEntry = Schemas["LogEntry"];
 export type Changes = Schemas["Changes"];
 export type Point = Schemas["Point"];
 export type LogPart = Schemas["LogItem"];

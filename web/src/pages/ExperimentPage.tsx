@@ -50,6 +50,7 @@ const Importance = lazy(() => import("../parts/Importance"));
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const EventsTab = lazy(() => import("../parts/EventsTab"));
 const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 const TimelineTab = lazy(() => import("../parts/TimelineTab"));
@@ -119,6 +120,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ...(bred ? [["lineage", "Lineage"]] : []),
     ["timeline", "Timeline"],
     ["decisions", "Decisions"],
+    ["events", "Events"],
     ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
@@ -342,6 +344,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <TimelineTab experiment={experiment} address={address} selected={selected} onSelect={select} />
             )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
+            {tab === "events" && <EventsTab experiment={experiment} address={address} onSelect={select} />}
             {tab === "setup" && (
               <Panel title="Set-up" aside={<CopyMenu call={experimentCall(experiment.id)} />}>
                 <Setup experiment={experiment} />
