@@ -210,19 +210,22 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     page.get_by_role("combobox", name="How many curves").click()
     page.get_by_role("option", name="all").click()
     wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
+    menu = page.get_by_role("group", name="Save this chart").first
     with page.expect_download() as saved:
-        menu = page.get_by_role("group", name="Save this chart").first
-        menu.get_by_role("button", name="CSV").click()
+        menu.get_by_role("button", name="save").click()
+        page.get_by_role("button", name="as CSV").click()
     lines = saved.value.path().read_text().split()
     assert lines[0] == "trial,segment,step,accuracy"
     assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
     with page.expect_download() as picture:
-        menu.get_by_role("button", name="PNG").click()
+        menu.get_by_role("button", name="save").click()
+        page.get_by_role("button", name="as PNG").click()
     assert picture.value.suggested_filename == "older_accuracy.png"
     content = picture.value.path().read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 5_000
-    menu.get_by_role("button", name="table").click()
+    menu.get_by_role("button", name="save").click()
+    page.get_by_role("button", name="show as table").click()
     numbers = page.get_by_role("dialog", name="older accuracy")
     expect(numbers.get_by_role("columnheader")).to_have_text(["trial", "segment", "step", "accuracy"])
     expect(numbers.get_by_role("status")).to_have_text(re.compile(f"of {len(lines) - 1}$"))

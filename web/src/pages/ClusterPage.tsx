@@ -87,7 +87,7 @@ export default function ClusterPage() {
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waits for", "Priority"]}
+              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waited", "Priority"]}
               empty="No trial is waiting."
               long={3}
               rows={found.waiting.map((one) => [

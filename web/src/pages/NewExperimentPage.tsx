@@ -44,7 +44,7 @@ export default function NewExperimentPage() {
 function Editor({ first, source }: { first: Spec; source?: Experiment }) {
   const [text, setText] = useState(() => stringify(first));
   const [spec, problem] = useMemo(() => read(text), [text]);
-  const set = (path: readonly string[], value: unknown) => setText(stringify(withField(spec ?? first, path, value)));
+  const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
   const navigate = useNavigate();
   const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
 
@@ -87,7 +87,12 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
       )}
       <div className={classes.columns}>
         <Panel title="Form">
-          <div className={classes.form}>
+          <fieldset className={classes.form} disabled={spec === null}>
+            <legend className={classes.legend}>
+              {spec === null
+                ? "Mend the YAML first: it cannot be read at the moment."
+                : "Other fields can be set in the YAML."}
+            </legend>
             <TextInput
               label="Name"
               value={textOf(spec, "name")}
@@ -142,7 +147,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
-          </div>
+          </fieldset>
         </Panel>
         <Panel title="The same as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
           <Textarea

@@ -15,7 +15,8 @@ describe("what a chart offers", () => {
         <SaveMenu name="digits loss" rows={() => [["step", "loss"], ...points]} call={CALL} />
       </MantineProvider>,
     );
-    fireEvent.click(screen.getByRole("button", { name: "table" }));
+    fireEvent.click(screen.getByRole("button", { name: "save" }));
+    fireEvent.click(await screen.findByRole("button", { name: "show as table" }));
     const dialog = within(await screen.findByRole("dialog"));
     const table = within(await dialog.findByRole("table"));
     expect(table.getAllByRole("columnheader").map((one) => one.textContent)).toEqual(["step", "loss"]);

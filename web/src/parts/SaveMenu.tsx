@@ -21,6 +21,7 @@ interface SaveMenuProps {
 export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const root = useRef<HTMLSpanElement>(null);
   const [error, setError] = useState<string | null>(null);
+  const [opened, setOpened] = useState(false);
   const [shown, setShown] = useState<Rows | null>(null);
   const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
   const savePicture = async () => {
@@ -32,6 +33,11 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
       setError(problem instanceof Error ? problem.message : String(problem));
     }
   };
+  const saveRows = () => download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
+  const choose = (action: () => void) => () => {
+    setOpened(false);
+    action();
+  };
   return (
     <span
       ref={root}
@@ -39,17 +45,30 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
       role="group"
       aria-label={picture ? "Save this chart" : "Save this table"}
     >
-      {picture && (
-        <button type="button" onClick={() => void savePicture()}>
-          PNG
-        </button>
-      )}
-      <button type="button" onClick={() => download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }))}>
-        CSV
-      </button>
-      {picture && (
-        <button type="button" aria-haspopup="dialog" onClick={() => setShown(rows())}>
-          table
+      {picture ? (
+        <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
+          <Popover.Target>
+            <button type="button" onClick={() => setOpened(!opened)}>
+              save
+            </button>
+          </Popover.Target>
+          <Popover.Dropdown p={4}>
+            <div className={classes.copies} role="group" aria-label="Ways to save">
+              <button type="button" onClick={choose(() => void savePicture())}>
+                as PNG
+              </button>
+              <button type="button" onClick={choose(saveRows)}>
+                as CSV
+              </button>
+              <button type="button" aria-haspopup="dialog" onClick={choose(() => setShown(rows()))}>
+                show as table
+              </button>
+            </div>
+          </Popover.Dropdown>
+        </Popover>
+      ) : (
+        <button type="button" onClick={saveRows}>
+          CSV
         </button>
       )}
       <CopyButton call={call} />

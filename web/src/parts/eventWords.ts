@@ -58,12 +58,12 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
     }
     case "segment_ended": {
       const failure: Failed | null = data["failure"] ?? null;
-      const outcome = { returned: "its function returned", left: "it was ended", failed: "it failed" }[
+      const outcome = { returned: ": its function returned", left: ", as was decided", failed: ": it failed" }[
         param(data["outcome"])
       ];
       const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
       const rank = failure?.rank === null || failure?.rank === undefined ? "" : ` on rank ${failure.rank}`;
-      const text = `${segment} ended: ${outcome ?? param(data["outcome"])}${rank}${why}`;
+      const text = `${segment} ended${outcome ?? ""}${rank}${why}`;
       return failure?.traceback ? { text, more: failure.traceback } : { text };
     }
     case "reported": {
