@@ -175,7 +175,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       "Longest trial",
                       check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
                     ],
-                    ["Cost without early stopping", costWords(check.data, pace, cluster.data)],
+                    ["Cost at most", costWords(check.data, pace, cluster.data)],
                     ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]

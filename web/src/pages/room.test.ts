@@ -37,6 +37,7 @@ describe("what a search costs", () => {
       scaling: { num_workers: 2, use_gpu: false, resources_per_worker: {} },
       limits,
       gpu_hours_at_most: null,
+      scheduler: { type: "asha" },
       ...more,
     }) as unknown as Parameters<typeof costWords>[0];
   const two = { nodes: [{ cpus: 8, gpus: 0 }] } as unknown as Parameters<typeof costWords>[2];
@@ -64,5 +65,6 @@ describe("what a search costs", () => {
     ],
     [{ num_samples: null, gpu_hours_at_most: 8 }, null, two, "at most 8 GPU hours"],
     [{ max_t: null }, 10, two, "no limit"],
+    [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 × training_iteration"],
   ])("%o at %s s: %o", (more, seconds, cluster, words) => expect(costWords(asked(more), seconds, cluster)).toBe(words));
 });

@@ -39,19 +39,23 @@ export function roomWords(scaling: Scaling, cluster: Pick<Cluster, "nodes">): st
   return `for ${trials} ${trials === 1 ? "trial" : "trials"} at once, if nothing else runs`;
 }
 
-type Asked = Pick<DryRun, "num_samples" | "max_t" | "time_attr" | "scaling" | "limits" | "gpu_hours_at_most">;
+type Asked = Pick<
+  DryRun,
+  "num_samples" | "max_t" | "time_attr" | "scaling" | "limits" | "scheduler" | "gpu_hours_at_most"
+>;
 
 /**
- * What a search costs at most, without early stopping: "1,024 × training_iteration; at 30 s each, 8 h 32 min of training and 17 GPU
+ * What a search costs at most, without early stopping or by its budget: "1,024 × training_iteration; at 30 s each, 8 h 32 min of training and 17 GPU
  * hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
  */
 export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
-  const { num_samples, max_t, time_attr, scaling, limits, gpu_hours_at_most } = asked;
-  const gpus = gpu_hours_at_most === null ? [] : [`${number(gpu_hours_at_most)} GPU hours`];
+  const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;
+  const gpus = !gpu_hours_at_most ? [] : [`${number(gpu_hours_at_most)} GPU hours`];
   if (num_samples === null || max_t === null) return gpus.length > 0 ? `at most ${gpus[0]}` : "no limit";
-  const units = num_samples * max_t;
+  const budget = limits.budget ?? scheduler["budget"];
+  const units = max_t * (typeof budget === "number" ? Math.min(budget, num_samples) : num_samples);
   const each = time_attr === "time_total_s" ? 1 : seconds;
-  const whole = `${units.toLocaleString("en")} × ${time_attr}`;
+  const whole = `${Math.round(units).toLocaleString("en")} × ${time_attr}`;
   if (each === null) return [whole, ...gpus].join(", ");
   const total = units * each;
   const room = cluster ? Math.floor(placesFor(scaling, cluster) / scaling.num_workers) : Infinity;

@@ -25,6 +25,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const [shown, setShown] = useState<Rows | null>(null);
   const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
   const savePicture = async () => {
+    setOpened(false);
     try {
       const panel = root.current!.closest("section, figure")!;
       download(file("png"), await png(panel.querySelector<HTMLElement>(":scope > :last-child")!));
@@ -33,10 +34,13 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
       setError(problem instanceof Error ? problem.message : String(problem));
     }
   };
-  const saveRows = () => download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
-  const choose = (action: () => void) => () => {
+  const saveRows = () => {
     setOpened(false);
-    action();
+    download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
+  };
+  const show = () => {
+    setOpened(false);
+    setShown(rows());
   };
   return (
     <span
@@ -54,13 +58,13 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
           </Popover.Target>
           <Popover.Dropdown p={4}>
             <div className={classes.copies} role="group" aria-label="Ways to save">
-              <button type="button" onClick={choose(() => void savePicture())}>
+              <button type="button" onClick={() => void savePicture()}>
                 as PNG
               </button>
-              <button type="button" onClick={choose(saveRows)}>
+              <button type="button" onClick={saveRows}>
                 as CSV
               </button>
-              <button type="button" aria-haspopup="dialog" onClick={choose(() => setShown(rows()))}>
+              <button type="button" aria-haspopup="dialog" onClick={show}>
                 show as table
               </button>
             </div>
