@@ -159,8 +159,9 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
   ].join(" and ");
   const held = nodes.reduce((sum, node) => sum + node.cpus_in_use, 0);
   const others = cpus_in_use - held;
-  const whose = others > 1e-6 ? `, ${number(Number(others.toFixed(3)))} of the CPUs not by trials that run` : "";
-  const runs = `${groups.length} ${groups.length === 1 ? "trial runs" : "trials run"}`;
+  const whose =
+    others > 1e-6 ? ` (${number(Number(others.toFixed(3)))} of the CPUs by something other than trials)` : "";
+  const runs = `${groups.length || "No"} ${groups.length === 1 ? "trial runs" : "trials run"}`;
   const waits = waiting.length === 0 ? "none waits" : `${waiting.length} ${waiting.length === 1 ? "waits" : "wait"}`;
   return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${whose}. ${runs}, ${waits}.`;
 }
