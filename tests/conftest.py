@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -251,3 +252,22 @@ def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """Return an SQLite store, for tests of layers above the store: one database is enough."""
     with Store.open(sqlite_url) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """Yield the URI of an empty bucket on a real HTTP server that speaks S3."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="bucket")
+        yield f"s3://bucket/runs?endpoint_override=http%3A%2F%2F{host}%3A{port}&region=us-east-1"
+    server.stop()

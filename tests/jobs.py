@@ -35,6 +35,12 @@ def slow(config: dict[str, Any]) -> None:
         tuner.report({"loss": config["x"] / step}, checkpoint=save)
 
 
+def many(config: dict[str, Any]) -> None:
+    """Make `steps` reports without checkpoints, as fast as possible."""
+    for step in range(1, config["steps"] + 1):
+        tuner.report({"loss": config["x"] / step})
+
+
 def stuck(config: dict[str, Any]) -> None:
     """Report once, and then train on and on without a report."""
     tuner.report({"loss": config["x"]})

@@ -34,7 +34,7 @@ SPEC: dict[str, Any] = {
     "search": {"type": "random"},
     "scheduler": {"type": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3},
     "scaling": {"num_workers": 2, "use_gpu": False, "resources_per_worker": {"CPU": 0.5}},
-    "limits": {"max_concurrent_trials": 2, "time_budget_s": 600},
+    "limits": {"max_concurrent_trials": 1, "time_budget_s": 600},
 }
 SLOW: dict[str, Any] = {
     "name": "slow",

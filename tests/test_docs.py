@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import operator
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 import tuner
 from tuner import errors
+from tuner.cli.commands import app
 from tuner.domain.segments import CAUSES
 from tuner.store.sql.connect import StoreUnavailable
 
@@ -74,3 +82,67 @@ def test_a_traceback_names_the_section() -> None:
     assert pickle.loads(pickle.dumps(errors.SpecError("no", "/space"))).__notes__ == [
         "What to do: tuner docs SpecError"
     ]
+
+
+PAGES = {
+    path.name: path.read_text()
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))
+}
+FENCES = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands of a page that begin with `tuner`: in code blocks, in indented lines, and within a line."""
+    joined = text.replace("\\\n", " ")
+    blocks = [block for language, block in FENCES.findall(joined) if language in ("", "bash", "sh")]
+    found = [line.strip() for block in blocks for line in block.splitlines()]
+    found += re.findall(r"^    (tuner [a-z].*)$", joined, re.MULTILINE)
+    found += [line.replace("\n", " ") for line in re.findall(r"`(tuner [a-z][^`]*)`", joined)]
+    return [line for line in found if line.startswith("tuner ")]
+
+
+def mistake(command: str) -> str | None:
+    """Return what is wrong with a command line, as far as its words tell."""
+    at: Any = typer.main.get_command(app)
+    words = shlex.split(command, comments=True)[1:]
+    while words and (inner := getattr(at, "commands", None)) is not None and not words[0].startswith("-"):
+        if words[0] not in inner:
+            return f"{command}: there is no command {words[0]}"
+        at, *words = inner[words[0]], *words[1:]
+    known = {option for each in at.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    for word in words:
+        if word == "--" or (at.name in ("run", "agent") and word.endswith(".py")):  # what follows is for the script
+            break
+        if re.match(r"--?[a-z]", word) and (option := word.partition("=")[0]) not in known:
+            return f"{command}: there is no option {option}"
+    return None
+
+
+def test_the_commands_of_all_pages_exist() -> None:
+    found = [(name, line) for name, text in PAGES.items() for line in commands(text)]
+    assert len(found) > 100
+    assert [f"{name}: {wrong}" for name, line in found if (wrong := mistake(line))] == []
+    assert mistake("tuner explian NAME") == "tuner explian NAME: there is no command explian"
+    assert mistake("tuner logs NAME --folow") == "tuner logs NAME --folow: there is no option --folow"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_python_of_each_page_uses_names_and_arguments_that_exist(name: str) -> None:
+    for language, block in FENCES.findall(PAGES[name]):
+        if language != "python":
+            continue
+        tree = ast.parse(textwrap.dedent(block))
+        if any(
+            isinstance(node, ast.Name) and node.id == "tuner" and isinstance(node.ctx, ast.Store)
+            for node in ast.walk(tree)
+        ):
+            continue  # Ray's Tuner, under its usual name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "tuner":
+                assert hasattr(tuner, node.attr), f"tuner.{node.attr}"
+            if isinstance(node, ast.Call) and node.keywords and re.fullmatch(r"tuner(\.\w+)+", ast.unparse(node.func)):
+                called = operator.attrgetter(ast.unparse(node.func).removeprefix("tuner."))(tuner)
+                parameters = inspect.signature(called).parameters.values()
+                if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                    given = {keyword.arg for keyword in node.keywords} - {None}
+                    assert given <= {each.name for each in parameters}, ast.unparse(node)

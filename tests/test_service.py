@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services import DEADLINE_S, SLOW, SPEC, Service, until
+from tests.services import DEADLINE_S, NO_MILESTONES, SLOW, SPEC, Service, until
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -138,6 +138,38 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
     assert (shown["state"], shown["abandoned"]) == ("pending", True)
     service.client.post(f"/api/v1/experiments/{left}/resume")
     assert service.ended(left)["state"] == "completed"
+
+
+def test_points_of_searches_that_ended_long_ago_are_thinned(service: Service) -> None:
+    steps = {"steps": {"type": "const", "value": 2000}}
+    spec = {**SLOW, "entrypoint": "tests.jobs:many", "space": {**SLOW["space"], **steps}, "checkpoint": NO_MILESTONES}
+    done = service.post({**spec, "scaling": {**SLOW["scaling"], "num_workers": 1}})["id"]
+    assert service.ended(done)["state"] == "completed"
+    path = f"/experiments/{done}"
+
+    def points() -> int:
+        with Store.open(service.database_url) as store, store._database.cursor() as (cursor, _):
+            query = """SELECT COUNT(*) FROM metric_point p JOIN metric_key k ON k.id = p.key_id
+              JOIN experiment e ON e.id = k.experiment_id WHERE e.public_id = ?"""
+            return int(cursor.value(query, (done,)))
+
+    curves = f"{path}/curves?metric=loss&x=step&points=32"
+    shown = [service.get(path)["best"], service.get(curves), service.get(f"{path}/trials")["items"]]
+    assert points() == 2 * 2000
+    service.end()
+    service.more["TUNER_POINT_DAYS"] = "0.000001"
+    service.start()
+    until("the end of the thinning", lambda: points() < 2 * 4 * 33)
+    assert [service.get(path)["best"], service.get(curves), service.get(f"{path}/trials")["items"]] == shown
+    assert service.get(path)["thinned_at"] is not None
+    for verb in ("continue", "enqueue"):
+        refused = service.client.post(
+            f"/api/v1{path}/{verb}", json={"configurations": [{}]} if verb == "enqueue" else {}
+        )
+        assert (refused.status_code, "points" in refused.json()["detail"]) == (409, True), refused.text
+    assert service.client.post(f"/api/v1{path}/fork", json={"changes": {"num_samples": 1}}).status_code == 201
+    assert service.client.delete(f"/api/v1{path}").status_code == 204
+    del service.more["TUNER_POINT_DAYS"]
 
 
 def test_the_api_restarts_without_disturbing_trials_and_stop_ends_everything(service: Service) -> None:

@@ -7,7 +7,11 @@ The short form of each fault is in `tests/test_head_loss.py` and `tests/test_out
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +31,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.long, pytest.ma
 
 PROJECTS = ("vision", "speech", "text")
 EXPERIMENTS, STEPS = 20, 200
+
+AWAY_S = 40.0
+"""The seconds for which the database is away. The first versions killed the training after 34 s."""
+
+IMPORTS, IMPORT_S = 45, 20.0
+"""The number of requests at once whose entrypoints take long to import, and the seconds that such an import takes."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,24 +91,35 @@ def as_(service: Service, secret: str) -> httpx.Client:
     return httpx.Client(base_url=service.client.base_url, headers=headers, timeout=60)
 
 
-def test_a_team_loses_nothing(server: Any, tokens: dict[str, str], services: list[Service]) -> None:
+def test_a_team_loses_nothing(
+    server: Any, tokens: dict[str, str], services: list[Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = posted(services, tokens)
     everything = services[0]
     count = progress(everything)
-    for fault in faults(server, services):
+    went_on_s: dict[str, float] = {}
+    for name, fault in faults(server, services, tmp_path):
         before = until("an answer", count)
         until("experiments to go on", lambda seen=before: count() > seen + 5)
         fault()
+        begun, before = time.monotonic(), 0
         until("both services", lambda: all(one.client.get("/readyz").status_code == 200 for one in services))
+        before = until("an answer", count)
+        until("experiments to go on", lambda seen=before: count() > seen + 5)
+        went_on_s[name] = round(time.monotonic() - begun, 1)
     paths = {experiment: f"/experiments/{experiment}" for experiment in made}
     until("the end", lambda: all(everything.get(path)["ended_at"] for path in paths.values()), seconds=900)
     ended = {experiment: everything.get(path) for experiment, path in paths.items()}
     assert {one["state"] for one in ended.values()} == {"completed"}, ended
     with Store.open(str(server.get_uri())) as store:
         invariants.check_all(store, set())
+        reports = 0
         for experiment in made:
             record = store.experiments.get(experiment)
             assert [trial.iteration for trial in store.trials.page(record.id).items] == [STEPS] * 2
+            reports += store.log.count_reports(record.id)
+        segments = sum(len(store.trials.get(trial.public_id).segments) for experiment in made
+                       for trial in store.trials.page(store.experiments.get(experiment).id).items)  # fmt: skip
         actors = {entry.actor for _, entry in store.access.trail(limit=1000)}
     assert {f"editor {project}" for project in PROJECTS} <= actors
     for project in PROJECTS:
@@ -106,6 +127,9 @@ def test_a_team_loses_nothing(server: Any, tokens: dict[str, str], services: lis
             seen = {one["id"] for one in viewer.get("/api/v1/experiments").json()["items"]}
             assert seen == {experiment for experiment, of in made.items() if of == project}
             assert viewer.delete(f"/api/v1/experiments/{min(seen)}").status_code == 403
+    found = {"experiments": len(made), "reports": reports, "segments": segments, "went_on_s": went_on_s}
+    with capsys.disabled():
+        print(json.dumps({"team": found}))
 
 
 def posted(services: list[Service], tokens: dict[str, str]) -> dict[str, str]:
@@ -134,30 +158,66 @@ def progress(service: Service) -> Callable[[], int]:
     return count
 
 
-def faults(server: Any, services: list[Service]) -> Iterator[Callable[[], None]]:
-    """Yield one of each fault, when it is its turn."""
+def faults(server: Any, services: list[Service], folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the name of each fault and a function that causes it, when it is its turn."""
     a, b = services
-    yield lambda: host_of(a.home).kill()
-    yield lambda: part(b, "raylet").kill()
-    yield lambda: part(a, "gcs_server").kill()
-    yield lambda: a_rank(a, b).kill()
+    yield "slow imports", lambda: slow_imports(a, folder)
+    yield "driver host", lambda: host_of(a.home).kill()
+    yield "raylet", lambda: part(b, "raylet").kill()
+    yield "GCS", lambda: part(a, "gcs_server").kill()
+    yield "rank", lambda: a_rank(a, b).kill()
 
     def outage() -> None:
         kill_postgres(server)
+        end = time.monotonic() + AWAY_S
         for service in services:
             assert service.client.get("/api/v1/experiments").status_code == 503
             until("the truth", lambda one=service: one.client.get("/readyz").status_code == 503)
             assert service.client.get("/healthz").status_code == 200
+        time.sleep(max(end - time.monotonic(), 0.0))
         server.start()
 
-    yield outage
+    yield "database", outage
 
     def crash() -> None:
         b.process.kill()
         b.process.wait()
         b.start()
 
-    yield crash
+    yield "service", crash
+
+
+def slow_imports(service: Service, folder: Path) -> None:
+    """Ask for many slow imports at once. Meanwhile, the service must answer other requests, and a SIGTERM must end it."""
+    (folder / "modules").mkdir(exist_ok=True)
+    spec = {**SLOW, "runtime_env": {"working_dir": str(folder / "modules")}}
+    statuses: list[int] = []
+
+    def ask(name: str) -> None:
+        with contextlib.suppress(httpx.TransportError):  # the service is ended
+            slow = {**spec, "entrypoint": f"{name}:train"}
+            statuses.append(service.client.post("/api/v1/experiments/dry-run", json=slow, timeout=600).status_code)
+
+    names = [f"slow_import_{number}" for number in range(IMPORTS)]
+    for name in names:
+        (folder / "modules" / f"{name}.py").write_text(
+            f"import time\n\ntime.sleep({IMPORT_S})\n\ndef train(config): ...\n"
+        )
+    asking = [threading.Thread(target=ask, args=(name,)) for name in names]
+    for thread in asking:
+        thread.start()
+    until("a full queue", lambda: 503 in statuses)
+    begun = time.monotonic()
+    for path in ("/healthz", "/readyz", "/api/v1/experiments"):
+        assert service.client.get(path).status_code == 200
+    assert service.client.post("/api/v1/experiments/dry-run", json=SLOW).status_code == 200
+    assert time.monotonic() - begun < IMPORT_S, "other requests wait for the imports"
+    service.process.send_signal(signal.SIGTERM)
+    service.process.wait(timeout=IMPORT_S)
+    for thread in asking:
+        thread.join(timeout=60)
+    assert set(statuses) <= {200, 503}, statuses
+    service.start()
 
 
 def part(service: Service, name: str) -> psutil.Process:

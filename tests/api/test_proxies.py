@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import SPEC
 from tuner.api import auth, create_app
 from tuner.errors import SpecError
-from tuner.service import Page
+from tuner.service.page import Page
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.api import schemas
+from tuner.api.schemas.forms import WORDS, Model
 from tuner.domain import decisions, events
 from tuner.domain.states import TrialState
 
@@ -36,3 +37,15 @@ def test_the_api_knows_every_word_of_the_domain(shown: Any, known: Iterable[str]
 )
 def test_times(time: float, text: str) -> None:
     assert schemas.rfc3339(time) == text
+
+
+def test_a_field_that_means_the_same_in_every_model_is_described_once() -> None:
+    models = [kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, Model)]
+    assert len(models) > 40
+    again = [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name in vars(model).get("__annotations__", {})
+        if name in WORDS and model.model_fields[name].description == WORDS[name]
+    ]
+    assert again == [], "leave these descriptions out, since WORDS of tuner/api/schemas/forms.py has them"

@@ -38,7 +38,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 PARTS = ("agents", "experiments", "trials", "checkpoints", "bundles", "cluster", "access", "webhooks", "health")
-EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "8"))
 
 
 def operations(app: FastAPI) -> list[Any]:

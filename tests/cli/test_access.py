@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tuner.cli.commands import app
 from tuner.errors import NotFound, SpecError
-from tuner.service import Page
+from tuner.service.page import Page
 from tuner.settings import Settings
 from tuner.store import Store
 

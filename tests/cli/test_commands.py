@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -107,3 +109,8 @@ def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sq
     assert isinstance(missing, NotFound)
     assert str(missing) == "no experiment 'bnch'; did you mean 'bench'?"
     assert "no trial 'trl_x'" in str(CliRunner().invoke(app, [command, "trl_x"]).exception)
+
+
+def test_declaring_the_commands_loads_only_what_they_are_declared_with() -> None:
+    code = "import sys, tuner.cli; print([n for n in ('sqlalchemy', 'numpy', 'httpx', 'fastapi', 'ray') if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tuner.cli import doctor
 from tuner.cli.commands import app
 from tuner.cli.doctor import Finding
-from tuner.service import Page
+from tuner.service.page import Page
 from tuner.settings import Settings
 
 

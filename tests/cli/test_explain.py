@@ -73,11 +73,13 @@ def segments(trial: tuner.sdk.run.Result | Any) -> list[Any]:
 
 
 def test_pbt_copies_weights_and_configuration_between_ddp_trials() -> None:
-    result = search(
-        tuner.PopulationBasedTraining(
-            perturbation_interval=3, hyperparam_mutations={"lr": tuner.loguniform(1e-4, 0.2)}, synch=True
-        )
+    scheduler = tuner.PopulationBasedTraining(
+        perturbation_interval=3,
+        hyperparam_mutations={"lr": tuner.loguniform(1e-4, 0.2)},
+        quantile_fraction=0.5,
+        synch=True,
     )
+    result = search(scheduler, num_samples=2, max_concurrent_trials=2)
     assert result.state == "completed", result.error
     exploits = [x for x in decisions(result) if x.kind == "exploit"]
     assert exploits

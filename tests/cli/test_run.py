@@ -67,9 +67,9 @@ def run(
 def test_two_ranks_train_with_torch_distributed(tmp_path: Path, report: str) -> None:
     arguments, params = ["--lr", "{lr}"], ["lr=loguniform(1e-4,1e-2)"]
     text = DDP.replace("REPORT", report)
-    result = run(tmp_path, text, arguments, params, num_samples=2, num_workers=2)
-    assert [trial.error for trial in result.trials] == [None, None]
-    assert [[row["ranks"] for row in trial.history] for trial in result.trials] == [[2.0] * 6] * 2
+    result = run(tmp_path, text, arguments, params, num_samples=1, num_workers=2)
+    assert [trial.error for trial in result.trials] == [None]
+    assert [row["ranks"] for row in result.trials[0].history] == [2.0] * 6
     assert result.best_config is not None
     assert 1e-4 <= result.best_config["lr"] <= 1e-2
 

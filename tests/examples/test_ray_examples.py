@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("privat
 TWO_RANKS: dict[str, Any] = {
     "num_workers": 2,
     "resources_per_worker": {"CPU": 0.5},
+    "max_concurrent_trials": 1,  # one group, which stays warm
     "search_alg": "random",
     "verbose": 0,
 }
@@ -70,6 +71,7 @@ def test_resources_and_a_scheduler_of_tune() -> None:
         scheduler=AsyncHyperBandScheduler(grace_period=1, max_t=4),
         run_config=tune.RunConfig(name="asynchyperband_test", stop={"training_iteration": 4}),
         num_workers=2,
+        max_concurrent_trials=1,
         verbose=0,
     )
     ended_well(result, 3)

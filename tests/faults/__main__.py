@@ -1,6 +1,6 @@
 """The long form of the fault campaign: ``python -m tests.faults [--minutes 30] [--seed 1]``, or ``make chaos``.
 
-It kills drivers at every place of every scenario, in random order, on SQLite and on PostgreSQL, until the time is over.
+It injects all faults at all places of all scenarios, in random order, on SQLite and on PostgreSQL, until the time is over.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +19,17 @@ from functools import partial
 from pathlib import Path
 
 from tests.api.conftest import SPEC
-from tests.faults.campaign import SCENARIOS, Campaign, Counts, kill_the_api, lose_answers, streams_that_vanish
+from tests.faults.campaign import (
+    SCENARIOS,
+    Campaign,
+    Counts,
+    kill_the_api,
+    lose_answers,
+    slow_database,
+    streams_that_break_off,
+    streams_that_vanish,
+)
+from tests.faults.driver import How
 from tests.faults.service import MOMENTS
 from tuner.store import Store
 
@@ -43,12 +55,17 @@ def databases() -> Iterator[list[str]]:
 
 def of_scenario(campaign: Campaign) -> list[Callable[[], None]]:
     """Return everything that can be done to one scenario."""
-    every = range(1, len(campaign.places) + 1)
+    every, outside = range(1, len(campaign.places) + 1), campaign.outside_of_transactions()
+    refusals = (How.FULL, How.LOCKED) if campaign.url.startswith("sqlite") else ()
     return [
         *(partial(campaign.kill_at, place) for place in every),
         *(partial(campaign.kill_again_and_again, seed) for seed in range(20)),
         *(partial(campaign.tear_after, place) for place in every[::10]),
-        *(partial(campaign.sleep_at, place) for place in campaign.outside_of_transactions()[::10]),
+        *(partial(campaign.lose_power_at, place, place) for place in every[::5]),
+        *(partial(campaign.sleep_at, place) for place in outside[::10]),
+        *(partial(campaign.set_the_clock_at, place, jump) for place in outside[::20] for jump in (86_400.0, -86_400.0)),
+        *(partial(campaign.refuse_writes_at, place, how) for place in outside[::20] for how in refusals),
+        *(partial(campaign.make_noise, place) for place in [None, *every[::40]]),
         *(partial(campaign.claim_at_once, drivers) for drivers in (2, 3, 4)),
     ]
 
@@ -58,6 +75,7 @@ def of_database(url: str, counts: Counts) -> list[Callable[[], None]]:
     found: list[Callable[[], None]] = [partial(kill_the_api, url, counts, moment, SPEC) for moment in MOMENTS]
     if url.startswith("postgresql"):
         found += [partial(lose_answers, url, counts, name, every) for name in ("asha", "pbt") for every in (2, 3, 5)]
+        found += [partial(slow_database, url, counts, away_s) for away_s in (1.0, 20.0)]
     return found
 
 
@@ -76,16 +94,22 @@ def main() -> None:
         with Store.open(urls[0]) as store:
             [record, *_] = store.experiments.page().items
         tasks.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
+        tasks += [partial(streams_that_break_off, url, counts, 50, options.streams) for url in urls]
         random.Random(options.seed).shuffle(tasks)
-        done = 0
+        done = findings = 0
         for task in tasks:
             if time.monotonic() > end:
                 break
-            task()
+            try:
+                task()
+            except Exception:
+                findings += 1
+                print(f"FINDING: {task}\n{traceback.format_exc()}", flush=True)
             done += 1
             if done % 100 == 0:
                 print(f"{done:,} of {len(tasks):,}: {counts}", flush=True)
-    print(f"{done:,} of {len(tasks):,} in {options.minutes:g} minutes: {counts}", flush=True)
+    print(f"{done:,} of {len(tasks):,} in {options.minutes:g} minutes: {counts} · {findings:,} findings", flush=True)
+    sys.exit(findings > 0)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,13 @@ from tests.faults.service import Served, free_port, serve
 from tuner.client.synchronous import Client
 from tuner.domain import events as e
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import assemble
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord
+from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 LENGTH = 4
 DEADLINE_S = 120.0
@@ -63,16 +66,26 @@ SCENARIOS = {
     "pbt": Scenario({"type": "pbt", "perturbation_interval": 1, "quantile_fraction": 0.5}, 2),
     "freeze_thaw": Scenario({"type": "freeze_thaw", "budget": 3}, 6),
     "pause": Scenario({"type": "fifo"}, 3, ("pause", 1, 2)),
+    "stop": Scenario({"type": "fifo"}, 3, ("stop", 1, 2), same=False),
     "cancel": Scenario({"type": "fifo"}, 3, ("cancel", 1, 2), same=False),
+    "kill": Scenario({"type": "fifo"}, 3, ("kill", 1, 2), same=False),
 }
 
 
 @dataclass
 class Counts:
-    """The outcome of a campaign."""
+    """The outcome of a campaign.
+
+    faults: how many of each kind were injected.
+    lost: names and contents of files that were lost with the power.
+    reports: reports whose values were checked.
+    outcomes: searches whose outcome was that of the undisturbed run.
+    invariants: experiments in which all invariants held.
+    """
 
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
     reports: int = 0
     outcomes: int = 0
     invariants: int = 0
@@ -80,8 +93,9 @@ class Counts:
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.faults.items()))
         return (
-            f"{sum(self.faults.values()):,} faults ({kinds}) · {self.reports:,} reports checked · {self.outcomes:,} outcomes "
-            f"equal to the undisturbed run · {self.invariants:,} experiments with all invariants"
+            f"{sum(self.faults.values()):,} faults ({kinds}; {self.lost:,} names and contents of files lost with the "
+            f"power) · {self.reports:,} reports checked · {self.outcomes:,} outcomes equal to the undisturbed run · "
+            f"{self.invariants:,} experiments with all invariants"
         )
 
 
@@ -128,12 +142,12 @@ class Run:
         process.start()
         return process
 
-    def drive(self, at: int | None = None) -> int:
+    def drive(self, at: int | None = None, **orders: Any) -> int:
         """Let a driver drive until it ends or is killed. Return its exit status."""
-        process = self.begin(self.orders(at=at))
+        process = self.begin(self.orders(at=at, **orders))
         process.join(DEADLINE_S)
         assert process.exitcode is not None, "the driver hangs"
-        if process.exitcode == -signal.SIGKILL:
+        if process.exitcode == -signal.SIGKILL and "how" not in orders:
             self.counts.faults["kills"] += 1
         return int(process.exitcode)
 
@@ -211,10 +225,10 @@ class Campaign:
     def new(self) -> AbstractContextManager[Run]:
         return running(self.scenario, self.url, self.counts)
 
-    def compare(self, run: Run, what: str) -> None:
-        """Drive to the end, and compare the outcome."""
+    def compare(self, run: Run, what: str, same: bool = True) -> None:
+        """Drive to the end, and compare the outcome, if it is known."""
         found = run.finish()
-        if self.scenario.same:
+        if self.scenario.same and same:
             assert found == self.expected, f"{self.name}: {what}"
             self.counts.outcomes += 1
 
@@ -242,6 +256,40 @@ class Campaign:
                 newest.write_text(newest.read_text()[:-3])
                 self.counts.faults["torn checkpoints"] += 1
             self.compare(run, f"killed at place {place}, and the newest checkpoint torn")
+
+    def lose_power_at(self, place: int, seed: int = 0, durable: bool = True) -> None:
+        """Let the power fail. Each checkpoint that the database calls ready must be whole, if checkpoints are flushed."""
+        with self.new() as run:
+            if run.drive(at=place, how=How.POWER, durable=durable, seed=seed) == -signal.SIGKILL:
+                self.counts.faults["losses of power"] += 1
+                self.counts.lost += int(Path(run.folder, "lost").read_text())
+                with Store.open(self.url) as store:
+                    _check_ready(store, store.experiments.get(run.experiment))
+            self.compare(run, f"power lost at place {place}, {self.places[place - 1]}, seed {seed}")
+
+    def set_the_clock_at(self, place: int, seconds: float) -> None:
+        """Set the clock in the middle of a search, forwards or backwards."""
+        with self.new() as run:
+            assert run.drive(at=place, how=How.CLOCK, jump_s=seconds) == ENDED
+            self.counts.faults["jumps of the clock"] += 1
+            # freeze-thaw decides by a simpler rule while reports take milliseconds, so it may decide otherwise
+            same = self.name != "freeze_thaw"
+            self.compare(run, f"the clock jumped by {seconds:g} s at place {place}", same)
+
+    def refuse_writes_at(self, place: int, how: How) -> None:
+        """Let the disk of an SQLite database be full for a moment, or its lock held by another process."""
+        with self.new() as run:
+            assert run.drive(at=place, how=how) == ENDED
+            self.counts.faults["full disks of the database" if how is How.FULL else "locks of the database"] += 1
+            self.compare(run, f"the database refused writes ({how.value}) from place {place} on")
+
+    def make_noise(self, place: int | None = None) -> None:
+        """Send reports twice, late, too early and for segments that have ended, with wrong values. Kill the driver once."""
+        with self.new() as run:
+            run.drive(at=place, noise=True)
+            run.drive(noise=True)
+            self.counts.faults["searches with reports that must not count"] += 1
+            self.compare(run, f"noise, killed at {place}")
 
     def outside_of_transactions(self) -> list[int]:
         """Return the places at which a driver that sleeps does not hold SQLite's lock."""
@@ -278,6 +326,17 @@ class Campaign:
             self.compare(run, "claimed by several")
 
 
+def _check_ready(store: Store, record: ExperimentRecord) -> None:
+    """Read each checkpoint from which a trial may be started. A deletion may have begun that the database does not know of."""
+    core = assemble(record.first_spec, Space.from_json(record.spec.space))
+    for seq, entry in store.drivers.load(record.id):
+        core.fold(seq, entry)
+    for row in store.trials.checkpoints(record.id):
+        if row.state == "ready" and row.public_id not in core.experiment.checkpoints.deleting:
+            info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step)
+            Checkpoint(row.uri, info=info).verify()
+
+
 def _is_stopped(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -302,6 +361,22 @@ def lose_answers(url: str, counts: Counts, name: str = "asha", every: int = 4) -
         assert between.cuts > 3
         counts.faults["lost answers of the database"] += between.cuts
         campaign.compare(run, "answers to commits were lost")
+
+
+def slow_database(url: str, counts: Counts, away_s: float, delay_s: float = 0.005, name: str = "promotion") -> None:
+    """Drive a search over a slow connection to the database, which is then away for a while."""
+    campaign = Campaign(name, url, counts)
+    with campaign.new() as run, proxy(url, delay_s=delay_s) as between:
+        process = run.begin(run.orders(url=between.url))
+        until("a third of the commits", lambda: between.commits > campaign.places.count("before a commit") / 3)
+        between.is_away = True
+        time.sleep(away_s)  # the length of the outage
+        between.is_away = False
+        process.join(DEADLINE_S)
+        assert process.exitcode == ENDED
+        assert between.refused, "it has tried to connect"
+        counts.faults["outages of a slow database"] += 1
+        campaign.compare(run, "the database was slow, and away")
 
 
 def kill_the_api(url: str, counts: Counts, moment: str, spec: dict[str, Any]) -> None:
@@ -347,33 +422,93 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def streams_that_vanish(url: str, experiment: str, counts: Counts, count: int) -> None:
-    """Open event streams of a service and reset them without a word. Nothing of them stays."""
+@contextmanager
+def served(url: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Run a service without a driver. Yield its port and its process."""
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
         server = _processes.Process(target=serve, args=(Served(url, home, port, "never", uuid.uuid4().hex),))
         server.start()
         try:
             until("the service", lambda: _answers(port))
-            process = psutil.Process(server.pid)
-            request = f"GET /api/v1/experiments/{experiment}/changes HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-            connections = []
-            for _ in range(count):
-                connection = socket.create_connection(("127.0.0.1", port))
-                connection.sendall(request.encode())
-                connections.append(connection)
-            for connection in connections:
-                assert connection.recv(200).startswith(b"HTTP/1.1 200")
-            assert _connections(process) >= count
-            for connection in connections:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                connection.close()
-            counts.faults["streams that vanished"] += count
-            until("the connections of the streams to be closed", lambda: _connections(process) == 0)
-            assert _answers(port)
+            yield port, psutil.Process(server.pid)
         finally:
             server.kill()
             server.join(DEADLINE_S)
+
+
+def _stream(port: int, path: str, after: int = 0) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+    head = f"GET /api/v1{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nLast-Event-ID: {after}\r\n\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def streams_that_vanish(url: str, experiment: str, counts: Counts, count: int) -> None:
+    """Open event streams of a service and reset them without a word. Nothing of them stays."""
+    with served(url) as (port, process):
+        connections = [_stream(port, f"/experiments/{experiment}/changes") for _ in range(count)]
+        for connection in connections:
+            assert connection.recv(200).startswith(b"HTTP/1.1 200")
+        assert _connections(process) >= count
+        for connection in connections:
+            _reset(connection)
+        counts.faults["streams that vanished"] += count
+        until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+        assert _answers(port)
+
+
+def streams_that_break_off(url: str, counts: Counts, readers: int, idle: int) -> None:
+    """Follow a search with clients that break off all the time, among others that never read. Each gets each entry once."""
+    campaign = Campaign("asha", url, counts)
+    with campaign.new() as run, served(url) as (port, process):
+        path = f"/experiments/{run.experiment}/events"
+        mute = [_stream(port, path) for _ in range(idle)]
+        found: dict[int, list[int]] = {number: [] for number in range(readers)}
+        threads = [threading.Thread(target=_read_in_parts, args=(port, path, n, seqs)) for n, seqs in found.items()]
+        for thread in threads:
+            thread.start()
+        campaign.compare(run, "followed by clients that break off")
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        with Store.open(url) as store:
+            last = store.experiments.get(run.experiment).last_event_seq
+        assert all(seqs == list(range(1, last + 1)) for seqs in found.values()), (
+            "each client has each entry once, in order"
+        )
+        counts.faults["streams that broke off"] += readers
+        counts.faults["streams that nobody read"] += idle
+        for connection in mute:
+            _reset(connection)
+        until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+
+
+def _read_in_parts(port: int, path: str, seed: int, seqs: list[int]) -> None:
+    """Follow the events of an experiment to its end, over a new connection after each few messages."""
+    draw, after, ended = random.Random(seed), 0, False
+    while not ended:
+        connection, left = _stream(port, path, after), draw.randint(1, 12)
+        with connection.makefile("rb") as file:
+            message: dict[bytes, bytes] = {}
+            while left and not ended:
+                line = file.readline().strip()
+                name, mark, content = line.partition(b": ")
+                if mark and name in (b"id", b"event", b"data"):
+                    message[name] = content
+                elif not line and b"data" in message:
+                    data, left = json.loads(message[b"data"]), left - 1
+                    after = int(message[b"id"])
+                    if message[b"event"] == b"experiment":
+                        ended = ExperimentState(data["state"]).ended and after == data["seq"]
+                    else:
+                        seqs.append(after)
+                    message = {}
+        _reset(connection)
 
 
 def _answers(port: int) -> bool:

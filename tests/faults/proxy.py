@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
@@ -17,11 +18,15 @@ DONE = b"COMMIT\x00"
 
 
 class Proxy:
-    """Passes everything on, but for the answers to the commits whose numbers are in `cut`, counted from 1."""
+    """Passes everything on, but for the answers to the commits whose numbers are in `cut`, counted from 1.
 
-    def __init__(self, upstream: str, cut: Collection[int]) -> None:
-        self._upstream, self._cut = upstream, cut
-        self.commits = self.cuts = 0
+    delay_s: how long each answer takes. While `is_away`, connections are refused, and those that exist are reset.
+    """
+
+    def __init__(self, upstream: str, cut: Collection[int], delay_s: float = 0.0) -> None:
+        self._upstream, self._cut, self.delay_s = upstream, cut, delay_s
+        self.commits = self.cuts = self.refused = 0
+        self.is_away = False
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"postgresql://postgres@127.0.0.1:{self._listening.getsockname()[1]}/postgres"
@@ -35,6 +40,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
+                if self.is_away:
+                    self.refused += 1
+                    _reset(client)
+                    continue
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._upstream)
                 for pump, one, other in ((self._ask, client, server), (self._answer, server, client)):
@@ -53,10 +62,9 @@ class Proxy:
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
-                if DONE in data and self._is_cut():
-                    client.setsockopt(
-                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                    )  # closes with a reset
+                time.sleep(self.delay_s)
+                if self.is_away or (DONE in data and self._is_cut()):
+                    _reset(client)
                     break
                 client.sendall(data)
         _close(client)
@@ -70,16 +78,21 @@ class Proxy:
             return found
 
 
+def _reset(one: socket.socket) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    _close(one)
+
+
 def _close(one: socket.socket) -> None:
     with contextlib.suppress(OSError):
         one.close()
 
 
 @contextmanager
-def proxy(url: str, cut: Collection[int]) -> Iterator[Proxy]:
+def proxy(url: str, cut: Collection[int] = (), delay_s: float = 0.0) -> Iterator[Proxy]:
     """Yield a proxy in front of the server at this URL, which listens at a Unix socket."""
     parts = conninfo_to_dict(url)
-    made = Proxy(f"{parts['host']}/.s.PGSQL.{parts.get('port', 5432)}", cut)
+    made = Proxy(f"{parts['host']}/.s.PGSQL.{parts.get('port', 5432)}", cut, delay_s)
     try:
         yield made
     finally:

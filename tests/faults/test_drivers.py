@@ -7,6 +7,8 @@ import random
 import pytest
 
 from tests.faults.campaign import SCENARIOS, Campaign, Counts
+from tests.faults.driver import How
+from tuner.errors import CheckpointError
 
 
 def some(places: list[str], of_each: int) -> list[int]:
@@ -28,7 +30,7 @@ def test_a_driver_that_is_killed_anywhere_changes_nothing(sqlite_url: str) -> No
     campaign.kill_again_and_again(seed=1)
 
 
-@pytest.mark.parametrize("scenario", ["pbt", "pause", "cancel"])
+@pytest.mark.parametrize("scenario", ["pbt", "pause", "stop", "cancel"])
 def test_a_driver_that_is_killed_while_trials_exploit_or_leave_changes_nothing(sqlite_url: str, scenario: str) -> None:
     counts = Counts()
     campaign = Campaign(scenario, sqlite_url, counts)
@@ -61,6 +63,41 @@ def test_a_driver_that_slept_writes_nothing_when_it_wakes_up(sqlite_url: str) ->
     for place in campaign.outside_of_transactions()[5::40]:
         campaign.sleep_at(place)
     assert counts.faults["holders that slept"] >= 2
+
+
+def test_what_was_flushed_survives_a_loss_of_power(sqlite_url: str) -> None:
+    counts = Counts()
+    campaign = Campaign("asha", sqlite_url, counts)
+    places = [place for place in some(campaign.places, of_each=1) if campaign.places[place - 1] != "statement"]
+    for place in places[-5:]:
+        campaign.lose_power_at(place, seed=place)
+    assert counts.faults["losses of power"] == 5
+    assert counts.lost > 0
+
+
+def test_without_a_flush_a_loss_of_power_damages_checkpoints(sqlite_url: str) -> None:
+    campaign = Campaign("fifo", sqlite_url, Counts())
+    last = len(campaign.places) - campaign.places[::-1].index("before a commit")
+    with pytest.raises(CheckpointError):
+        campaign.lose_power_at(last, seed=1, durable=False)
+
+
+@pytest.mark.parametrize("seconds", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_changes_nothing(sqlite_url: str, seconds: float) -> None:
+    campaign = Campaign("pbt", sqlite_url, Counts())
+    campaign.set_the_clock_at(len(campaign.places) // 2, seconds)
+
+
+@pytest.mark.parametrize("how", [How.FULL, How.LOCKED])
+def test_a_database_that_refuses_writes_for_a_moment_changes_nothing(sqlite_url: str, how: How) -> None:
+    campaign = Campaign("asha", sqlite_url, Counts())
+    campaign.refuse_writes_at(campaign.outside_of_transactions()[20], how)
+
+
+def test_reports_that_must_not_count_do_not(sqlite_url: str) -> None:
+    campaign = Campaign("pbt", sqlite_url, Counts())
+    campaign.make_noise()
+    campaign.make_noise(len(campaign.places) // 2)
 
 
 def test_one_of_several_drivers_gets_the_experiment(sqlite_url: str) -> None:

@@ -12,7 +12,7 @@ SEEDS = range(3, 12)
 
 @pytest.mark.parametrize("scheduler", list(SCHEDULERS))
 def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:3] if scheduler == "pb2" else SEEDS:  # PB2 fits its models, which takes time
         assert World(seed, scheduler).run().ended
 
 

@@ -221,7 +221,7 @@ class TestRun:
                 metrics = {"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}}
                 tuner.report(metrics, step=step * 64)
 
-        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=3)
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, backend="none", num_samples=3)
         assert result.state == "completed"
         assert [t.iterations for t in result.trials] == [3, 3, 3]
         best = min(result.trials, key=lambda t: t.config["x"])
@@ -325,7 +325,7 @@ class TestRun:
             tuner.report({"loss": 1.0})
             tuner.report({"loss": 1.0})
 
-        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=1)
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, backend="none", num_samples=1)
         assert result.state == "failed"
         assert result.error is not None
         assert "trial 0" in result.error
@@ -340,7 +340,7 @@ class TestRun:
             time.sleep(0.5)
             tuner.report({"loss": 0.5})
 
-        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=2)
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, backend="none", num_samples=2)
         assert result.state == "completed", result.error
         assert [str(t.state) for t in result.trials] == ["failed", "completed"]
         assert "rank 1" in (result.trials[0].error or "")
@@ -384,7 +384,7 @@ class TestRun:
                         break
             tuner.report({"loss": 1.0})
 
-        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=1)
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, backend="none", num_samples=1)
         assert result.state == "completed", result.error
         with Store.open(url) as store:
             found = store.ranks.usage(result.trials[0].id)

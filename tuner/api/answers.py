@@ -80,6 +80,11 @@ def answer(
     return Response(body, status, head, "application/json")
 
 
+def found_experiment(store: Store, experiment_id: str) -> ExperimentRecord:
+    """Return the experiment that a path names. Raise NotFound if there is none."""
+    return store.experiments.get(plain_text(experiment_id))
+
+
 def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
     """Return the response that shows an experiment.
 
@@ -193,3 +198,8 @@ def plain_text(value: str) -> str:
     So a request for a name with such characters gets a 404 instead of a database error.
     """
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def optional_text(value: str | None) -> str | None:
+    """Return `plain_text` of a parameter that may be missing."""
+    return None if value is None else plain_text(value)

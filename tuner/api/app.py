@@ -31,7 +31,6 @@ from tuner.api.routes import (
     access,
     bundles,
     checkpoints,
-    experiments,
     health,
     monitoring,
     pages,
@@ -41,6 +40,7 @@ from tuner.api.routes import (
 )
 from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
+from tuner.api.routes.experiments import contents, evaluation, lifecycle, streams
 from tuner.errors import DriverSilent, SpecError
 from tuner.names import with_extra
 from tuner.settings import Settings
@@ -49,7 +49,20 @@ from tuner.store import Store
 GZIP_LEVEL = 1  # higher levels take several times as long and make the response only a few percent smaller
 
 
-PARTS = (experiments, trials, checkpoints, verbs, agent_routes, bundles, cluster_routes, access, webhooks)
+PARTS = (
+    lifecycle,
+    contents,
+    evaluation,
+    streams,
+    trials,
+    checkpoints,
+    verbs,
+    agent_routes,
+    bundles,
+    cluster_routes,
+    access,
+    webhooks,
+)
 """The modules of the routes under /api/v1."""
 
 

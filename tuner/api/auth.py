@@ -118,6 +118,8 @@ class Authenticator:
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         self._failures: dict[str, deque[float]] = {}
         self._writing: set[asyncio.Task[None]] = set()
+        self._unwritten: list[tuple[AuditRecord, asyncio.Future[None]]] = []
+        self._notes: asyncio.Task[None] | None = None
 
     def asks(self, scope: Scope) -> bool:
         """Return whether the sender of a request needs a token.
@@ -190,11 +192,35 @@ class Authenticator:
         task.add_done_callback(self._writing.discard)
 
     async def note(self, record: AuditRecord) -> None:
-        """Write an entry into the audit trail. If the database does not answer, write it to the log instead."""
+        """Write an entry into the audit trail. If the database does not answer, write it to the log instead.
+
+        Entries that are noted while others are being written are written together.
+        """
+        written = asyncio.get_running_loop().create_future()
+        self._unwritten.append((record, written))
+        if self._notes is None:
+            self._notes = asyncio.create_task(self._write_notes())
+        await written
+
+    async def _write_notes(self) -> None:
         try:
-            await asyncio.to_thread(self._store.access.note, record)
-        except StoreError as error:
-            log.warning("the database does not answer, so this is missing from the audit trail: %s (%s)", record, error)
+            while self._unwritten:
+                notes, self._unwritten = self._unwritten, []
+                try:
+                    await asyncio.to_thread(self._store.access.note, *(record for record, _ in notes))
+                except StoreError as error:
+                    for record, _ in notes:
+                        log.warning(
+                            "the database does not answer, so this is missing from the audit trail: %s (%s)",
+                            record,
+                            error,
+                        )
+                finally:
+                    for _, written in notes:
+                        if not written.done():
+                            written.set_result(None)
+        finally:
+            self._notes = None
 
     def forget(self, token_id: str) -> None:
         """Drop a revoked token from the cache, so that its next use is refused."""

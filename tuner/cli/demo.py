@@ -24,7 +24,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
     console = Console(stderr=as_json)
     page = None
     if serve_after:
-        from tuner.service import Page
+        from tuner.service.page import Page
 
         page = Page(port=port)
         page.start()

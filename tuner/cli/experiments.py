@@ -1,4 +1,4 @@
-"""`tuner submit`, `fork`, `change`, `ls`, `show`, `best` and `export`, and verbs on a service.
+"""`tuner submit`, `fork`, `change`, `ls`, `show`, `best` and `export`, and verbs such as `tuner pause`.
 
 The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
 service, by default the one on this machine.
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tuner.domain.events import Command
 from tuner.errors import SpecError
 from tuner.experiment.usecases import amend_experiment, id_of
+from tuner.experiment.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.saved import experiments, load
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import ExperimentRecord, Store, TrialRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,13 +220,20 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
         yield client
 
 
-def ask(settings: Settings, verb: str, name: str) -> str:
-    """Send a verb such as "pause" to an experiment or trial of a service. Return a line for the terminal."""
-    assert settings.address is not None
-    with connected(settings, settings.address) as client:
-        handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
-        answer = handle.act(verb)
-        return f"asked to {verb} {answer['id']}, which is {answer['state']}"
+def ask(settings: Settings, verb: Command, name: str) -> str:
+    """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal."""
+    if settings.address is not None:
+        with connected(settings, settings.address) as client:
+            handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
+            answer = handle.act(verb)
+            return f"asked to {verb} {answer['id']}, which is {answer['state']}"
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        if verb not in VERBS or name.startswith("trl_"):
+            record: TrialRecord | ExperimentRecord = act_on_trial(store, verb, name)
+        else:
+            record = act(store, verb, id_of(store, name))
+        return f"asked to {verb} {record.public_id}, which is {record.state}"
 
 
 def _spec(file: Path) -> Mapping[str, Any]:

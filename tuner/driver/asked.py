@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -22,13 +22,13 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.keys import checkpoint_id, segment_id
 from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
-from tuner.domain.trial import Population, Segment, Trial
+from tuner.domain.trial import Segment, Trial
 from tuner.driver.commands import as_event
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.loop import ExperimentLoop
+from tuner.driver.ports import CallsHere
 from tuner.errors import Conflict, Retryable, SpecError, StoreError, TunerError
-from tuner.search.base import Searcher, Suggestion
 from tuner.store import ExperimentRecord, Store
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Closed(TunerError):
     """Raised when the loop has ended without an error: the experiment has ended or is paused, or the study was closed."""
 
 
-class AskedGroups:
+class AskedGroups(CallsHere):
     """The segments of ask and tell: some wait until the caller asks for one, the others are being trained by the caller."""
 
     def __init__(self) -> None:
@@ -79,15 +79,6 @@ class AskedGroups:
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         """Do nothing, because the checkpoint's files belong to the caller."""
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        return searcher.suggest(number, trials)
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        return []  # stop functions are called in this process
 
 
 class StoreJournal:

@@ -66,3 +66,16 @@ class Groups(Protocol):
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the answers of the user's stop functions for a trial with these metrics, in the form of `StopJudged`."""
+
+
+class CallsHere:
+    """The methods of `Groups` that call functions, for a shell that calls all of them in this process."""
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        return searcher.suggest(number, trials)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return []  # stop functions are called in this process

@@ -15,11 +15,10 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Event
 from tuner.domain.keys import checkpoint_id, segment_id
 from tuner.domain.segments import CheckpointInfo, Failure, Interruption, Outcome, SegmentRef, Verdict
-from tuner.domain.trial import Population, Trial
+from tuner.domain.trial import Trial
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
-from tuner.driver.ports import Inbound
-from tuner.search.base import Searcher, Suggestion
+from tuner.driver.ports import CallsHere, Inbound
 from tuner.space import Space
 
 T = TypeVar("T")
@@ -123,7 +122,7 @@ class MemoryJournal:
         self.log += batch.log
 
 
-class SimulatedGroups:
+class SimulatedGroups(CallsHere):
     """Worker groups in virtual time, which run each segment as a generator of steps."""
 
     def __init__(self, clock: _Clock, core: Core, space: Space, evaluate: Evaluate, startup_s: float) -> None:
@@ -155,15 +154,6 @@ class SimulatedGroups:
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         self._saved.pop(info.id, None)
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        return searcher.suggest(number, trials)
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        return []  # stop functions are called in this process
 
     def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration to pass to `evaluate`, from `params` or else from the trial's own params."""

@@ -11,18 +11,27 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tuner.errors import NotFound, SpecError
+from tuner.errors import Conflict, NotFound, SpecError
 from tuner.store import Store
 from tuner.trials.checkpoints.storage import Place, join, place
 from tuner.usercode.archives import Archive
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _STORED = re.compile(r".*/bundles/[0-9a-f]{64}\.zip(\?.*)?")
+
+DELETION_S = 20.0
+"""An upload of a bundle that is being deleted waits up to this many seconds for the end of the deletion."""
+
+LOOK_S = 0.05
+
+ASIDE = ".aside-"
+"""The prefix of the names of folders that are being unpacked or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +46,8 @@ class Bundle:
 class Bundles:
     """The bundles in the storage of a service.
 
-    Each method records the use of a bundle before it looks for the bundle's file. So either `prune` keeps the file, or it has
-    deleted the file before the method looks for it.
+    Each method records the use of a bundle before it looks for the bundle's file. So either `prune` keeps the file, or the
+    method learns that the bundle is being deleted, and treats it as deleted.
     """
 
     def __init__(self, storage: str, store: Store) -> None:
@@ -50,8 +59,9 @@ class Bundles:
 
         Raises:
             SpecError: the file is not a zip file, or contains something that must not be unpacked.
+            Conflict: an earlier bundle with the same SHA-256 is still being deleted.
         """
-        self._used.touch([sha256])
+        self._use_when_deleted(sha256)
         if (found := self._found(sha256)) is not None:
             return found
         archive = Archive(file)
@@ -64,8 +74,7 @@ class Bundles:
 
     def get(self, sha256: str) -> Bundle:
         """Return the bundle with this SHA-256. Raise NotFound if there is none."""
-        self._used.touch([sha256])
-        if (found := self._found(sha256)) is None:
+        if (found := self._in_use(sha256)) is None:
             raise NotFound(f"no bundle {sha256}; PUT /api/v1/bundles/{{sha256}} uploads it")
         return found
 
@@ -86,9 +95,7 @@ class Bundles:
         name = data["bundle"]
         if not isinstance(name, str) or not SHA256.fullmatch(name):
             raise SpecError(f"expected a SHA-256 in lower-case hex digits, got {str(name)[:80]!r}", "/bundle")
-        self._used.touch([name])
-        found = self._found(name)
-        if found is None:
+        if (found := self._in_use(name)) is None:
             raise SpecError(f"there is no bundle {name}; PUT /api/v1/bundles/{{sha256}} uploads it", "/bundle")
         environment = data.get("runtime_env") or {}
         if not isinstance(environment, Mapping) or not isinstance(environment.get("py_modules") or [], list):
@@ -107,8 +114,23 @@ class Bundles:
         found, target = self._found(sha256), self._place(sha256)
         target.remove()
         if target.local:
-            shutil.rmtree(_folder_of(target.path), ignore_errors=True)
+            _remove(Path(_folder_of(target.path)))
         return found is not None
+
+    def _in_use(self, sha256: str) -> Bundle | None:
+        """Record that a bundle is used, and return it. Return None if it does not exist or is being deleted."""
+        return None if self._used.touch([sha256]) else self._found(sha256)
+
+    def _use_when_deleted(self, sha256: str) -> None:
+        """Record that a bundle is used. If it is being deleted, first wait for the end of the deletion.
+
+        Continue a deletion that was interrupted. Raise Conflict if the deletion takes too long.
+        """
+        until = time.monotonic() + DELETION_S
+        while self._used.touch([sha256]) and not self._used.finish(sha256, self._delete):
+            if time.monotonic() > until:
+                raise Conflict(f"an earlier upload of the bundle {sha256} is being deleted; try again later")
+            time.sleep(LOOK_S)
 
     def _check_stored(self, environment: Any) -> None:
         """Raise SpecError if a runtime environment names a bundle of this storage that no longer exists."""
@@ -120,9 +142,9 @@ class Bundles:
         }
         if not ours:
             return
-        self._used.touch(ours.values())
+        leaving = self._used.touch(ours.values())
         for uri, name in ours.items():
-            if self._found(name) is None:
+            if name in leaving or self._found(name) is None:
                 raise SpecError(f"the bundle {uri} has been deleted; upload it again", "/runtime_env/py_modules")
 
     def _uris(self, sha256: str) -> tuple[str, str]:
@@ -134,11 +156,9 @@ class Bundles:
 
     def _found(self, sha256: str) -> Bundle | None:
         target = self._place(sha256)
-        if target.local:
-            size = os.path.getsize(target.path) if os.path.isfile(target.path) else None
-            return None if size is None else Bundle(sha256, size, f"file://{target.path}")
-        size = place(self._folder).sizes().get(f"{sha256}.zip")
-        return None if size is None else Bundle(sha256, size, target.uri)
+        if (size := target.size()) is None:
+            return None
+        return Bundle(sha256, size, f"file://{target.path}" if target.local else target.uri)
 
 
 def unpacked(uri: str) -> str:
@@ -156,12 +176,20 @@ def _folder_of(path: str) -> str:
     return path.removesuffix(".zip")
 
 
+def _remove(folder: Path) -> None:
+    """Delete a folder. If this is interrupted, the folder either has all its files or no longer has this name."""
+    if folder.is_dir():
+        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=ASIDE))
+        os.rename(folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def _unpack(archive: Archive, folder: Path) -> None:
     """Write the files of an archive into a folder atomically: either the folder has all files, or it does not exist."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = tempfile.mkdtemp(dir=folder.parent, prefix=".unpacking-")
+    aside = tempfile.mkdtemp(dir=folder.parent, prefix=ASIDE)
     try:
         archive.unpack(Path(aside))
         os.chmod(aside, 0o755)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner.domain.experiment import Spec
+from tuner.domain.thinned import why_thinned
 from tuner.driver.earlier import FEWEST, EarlierExperiment, learn, may_fit
 from tuner.driver.recording import recording, within
 from tuner.errors import Conflict, NotFound, SpecError
@@ -14,7 +15,6 @@ from tuner.names import did_you_mean
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
-from tuner.store.series.thinning import explanation
 
 MOST = 10
 """The largest number of experiments that "auto" learns from. The newest experiments that fit are used."""
@@ -56,7 +56,7 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
             if record.incomplete:
                 raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
             if record.thinned_at is not None:
-                raise SpecError(f"cannot learn from {called!r}: {explanation(record.thinned_at, 'a warm start')}")
+                raise SpecError(f"cannot learn from {called!r}: {why_thinned(record.thinned_at, 'a warm start')}")
             theirs = Space.from_json(record.spec.space, opaque=True)
             if not may_fit(space, theirs):
                 missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner import schedulers, search
 from tuner.domain.experiment import Spec
+from tuner.domain.thinned import why_thinned
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import names_code
 from tuner.driver.recording import recording, within
@@ -19,7 +20,6 @@ from tuner.search.base import Searcher
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
-from tuner.store.series.thinning import explanation
 
 AUTO = ("auto", {"type": "auto"})
 
@@ -50,7 +50,7 @@ def replay(
     if len(spec.objectives) > 1:
         raise SpecError("an experiment with several objectives cannot be replayed yet")
     if record.thinned_at is not None:
-        raise SpecError(f"{record.public_id} cannot be replayed: {explanation(record.thinned_at, 'a replay')}")
+        raise SpecError(f"{record.public_id} cannot be replayed: {why_thinned(record.thinned_at, 'a replay')}")
     space = Space.from_json(spec.space, opaque=True)
     mistakes = ErrorCollector()
     parts: dict[str, Any] = {}

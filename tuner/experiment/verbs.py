@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict
-from tuner.store.series.thinning import explanation
 
 if TYPE_CHECKING:
     from tuner.store import ExperimentRecord, Store, TrialRecord
@@ -208,7 +208,7 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
     if record.incomplete:
         return record.error or "its import is not complete"
     if record.thinned_at is not None:
-        return f"{explanation(record.thinned_at, 'continuing it')}; a fork of it can run"
+        return f"{why_thinned(record.thinned_at, 'continuing it')}; a fork of it can run"
     return None
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tuner.domain.keys import trial_id
+from tuner.domain.thinned import why_thinned
 from tuner.errors import SpecError
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord
-from tuner.store.series.thinning import explanation
 
 LIMIT = 500
 """The largest number of log entries that a thread holds in memory."""
@@ -215,7 +215,7 @@ class Observer:
         experiment = self._source.experiment()
         reader = Reader(experiment)
         if experiment.thinned_at is not None:
-            why = explanation(experiment.thinned_at, "a callback for every report")
+            why = why_thinned(experiment.thinned_at, "a callback for every report")
             log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)
         at = 0
         while at < self.seq and (

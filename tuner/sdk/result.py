@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
+from tuner.domain.thinned import why_thinned
 from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, TunerError
 from tuner.experiment import lineage
 from tuner.names import printable
@@ -23,7 +24,6 @@ from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
-from tuner.store.series.thinning import explanation
 
 SHOWN = 10
 """The number of trials of a result that a notebook shows, the best first."""
@@ -290,7 +290,7 @@ class Result:
             Conflict: most points of the search were deleted (``TUNER_POINT_DAYS``).
         """
         if self._thinned_at is not None:
-            raise Conflict(f"{self.experiment_id}: {explanation(self._thinned_at, 'the hypervolume')}")
+            raise Conflict(f"{self.experiment_id}: {why_thinned(self._thinned_at, 'the hypervolume')}")
         if missing := [o.metric for o in self._objectives if o.metric not in reference]:
             raise SpecError(f"a value is needed for {', '.join(missing)}", "/reference")
         worst = [o.score(float(reference[o.metric])) for o in self._objectives]
@@ -362,7 +362,7 @@ class Result:
         import pandas as pd  # takes a second to load
 
         if history and self._thinned_at is not None:
-            why = explanation(self._thinned_at, "a data frame of every report")
+            why = why_thinned(self._thinned_at, "a data frame of every report")
             warnings.warn(f"{self.experiment_id}: {why}; this data frame has the points that are left", stacklevel=2)
 
         rows: list[dict[str, Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral
@@ -193,8 +194,6 @@ def dump(writer: Writer) -> bytes:
 def load(blob: bytes | None, pointer: str) -> list[Any] | None:
     if blob is None:
         return None
-    import pickle
-
     try:
         values = pickle.loads(blob)
     except Exception as error:  # unpickling runs other people's code, which can raise anything

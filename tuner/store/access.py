@@ -106,6 +106,10 @@ class SessionRecord:
     expires_at: float
 
 
+_NOTE = f"""
+INSERT INTO audit ({", ".join(AuditRecord.__slots__)}) VALUES ({", ".join("?" * len(AuditRecord.__slots__))})"""
+
+
 class Access:
     """Tokens, sessions and the audit trail of one database. Every method may be called from any thread.
 
@@ -259,11 +263,10 @@ class Access:
 
     # -- the audit trail -------------------------------------------------------------------------------------------------
 
-    def note(self, record: AuditRecord) -> None:
-        """Add an entry to the audit trail."""
-        values = {name: getattr(record, name) for name in AuditRecord.__slots__}
-        with self._write() as connection:
-            connection.execute(insert(audit).values(values))
+    def note(self, *records: AuditRecord) -> None:
+        """Add entries to the audit trail."""
+        rows = [tuple(getattr(record, name) for name in AuditRecord.__slots__) for record in records]
+        self._database.write_together(lambda cursor: cursor.executemany(_NOTE, rows))
 
     def trail(self, *, limit: int = 100, before: int | None = None) -> list[tuple[int, AuditRecord]]:
         """Return the newest entries of the audit trail, newest first, each with its number.

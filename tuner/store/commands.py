@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import select
 
 from tuner.domain.states import ExperimentState
+from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict
 from tuner.store.records import CommandRecord
-from tuner.store.series.thinning import explanation
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
@@ -107,7 +107,7 @@ def insert(
         cursor.execute(_LOCK, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
             raise Conflict(
-                f"{public_id} cannot be continued: {explanation(thinned_at, 'continuing it')}; a fork of it can run"
+                f"{public_id} cannot be continued: {why_thinned(thinned_at, 'continuing it')}; a fork of it can run"
             )
     values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
     return int(cursor.value(_INSERT, values))

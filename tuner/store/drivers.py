@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, and_, exists, or_, select
 
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.states import ExperimentState
+from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, LostLease, NotFound
 from tuner.store.experiments import COLUMNS, record
 from tuner.store.records import ExperimentRecord
-from tuner.store.series.thinning import explanation
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import command, experiment
 from tuner.store.writing import history
@@ -126,7 +126,7 @@ class Drivers:
                 query = select(experiment.c.public_id, experiment.c.thinned_at).where(experiment.c.id == experiment_id)
                 row = connection.execute(query).first()
                 if row is not None and row.thinned_at is not None:
-                    why = explanation(row.thinned_at, "folding its log")
+                    why = why_thinned(row.thinned_at, "folding its log")
                     raise Conflict(f"{row.public_id}: {why}")
             yield from history.entries(connection, experiment_id, after)
 

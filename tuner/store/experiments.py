@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
-from tuner.store.sql.tables import dumps, experiment
+from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
@@ -34,7 +34,27 @@ COLUMNS = [
 _INSERT = """
 INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
   driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
+_NEW: dict[str, Any] = {
+    **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
+    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours"), 0.0),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error"), None),
+    **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
+    "counts": {},
+    "reason": "",
+}
+"""The values of the columns that are the same in every new experiment."""
+
+# Every new experiment asks for this, and SQLAlchemy would take longer than the database.
+_WITH_A_BEST = f"""
+SELECT {", ".join(f"e.{column.name}" for column in COLUMNS)}
+FROM (SELECT id FROM experiment WHERE project = ? AND archived_at IS NULL ORDER BY id DESC LIMIT ?) newest
+JOIN experiment e ON e.id = newest.id
+WHERE e.thinned_at IS NULL AND e.best IS NOT NULL ORDER BY e.id DESC"""
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    **{column.name: json.loads for column in COLUMNS if isinstance(column.type, JsonText)},
+    "state": ExperimentState,
+}
 
 _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
@@ -85,14 +105,20 @@ class Experiments:
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
-        wanted = public_id or f"exp_{secrets.token_hex(10)}"
-        with self._database.write() as cursor:
+        wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)
+
+        def write(cursor: Cursor) -> ExperimentRecord | str:
             if code is not None:
-                put(cursor, code, at(now))
-            found = _insert(cursor, spec, wanted, source, idempotency_key, at(now))
-            if incomplete is not None:
-                cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), found))
-        return self.get(found)
+                put(cursor, code, time)
+            found = _insert(cursor, spec, wanted, source, idempotency_key, time)
+            if incomplete is None:
+                return found
+            called = found if isinstance(found, str) else found.public_id
+            cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), called))
+            return called
+
+        found = self._database.write_together(write, "" if code is None else code.hash)
+        return self.get(found) if isinstance(found, str) else found
 
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
@@ -180,14 +206,12 @@ class Experiments:
             project: only experiments of this project.
             looked_at: the number of the project's newest experiments to look at. Archived ones are left out.
         """
-        newest = select(experiment.c.id).where(experiment.c.project == project, experiment.c.archived_at.is_(None))
-        newest = newest.order_by(experiment.c.id.desc()).limit(looked_at)
-        query = self._shown().where(experiment.c.id.in_(newest), experiment.c.thinned_at.is_(None))
-        query = query.where(experiment.c.best.is_not(None)).order_by(experiment.c.id.desc())
-        with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
+        if self._project not in (None, project):
+            return iter(())
+        with self._database.cursor() as (cursor, _):
+            rows = cursor.rows(_WITH_A_BEST, (project, looked_at))
         # The caller often needs only the first of them, and it takes some time to build the record of a large spec.
-        return (found for row in rows if (found := record(row)).best is not None)
+        return (found for row in rows if (found := _record_of(row)).best is not None)
 
     def tally(self) -> Tally:
         """Count the experiments and the trials in each state, and sum up the GPU seconds of each project."""
@@ -308,6 +332,17 @@ def record(row: Any) -> ExperimentRecord:
     return ExperimentRecord(**parts)
 
 
+def _record_of(values: Sequence[Any]) -> ExperimentRecord:
+    """Return the record of an experiment from the values of the columns `COLUMNS`, as the database's driver returns them."""
+    row = dict(zip((column.name for column in COLUMNS), values, strict=True))
+    return record(
+        {
+            name: _DECODERS[name](value) if name in _DECODERS and value is not None else value
+            for name, value in row.items()
+        }
+    )
+
+
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
     """Return the experiment that meets the condition. If there is none, raise NotFound with `shown` in the message."""
     row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
@@ -325,16 +360,20 @@ def begin(connection: Connection, experiment_id: int) -> float:
     return float(row.created_at if row.started_at is None else row.started_at)
 
 
-def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float) -> str:
-    """Insert an experiment and return its public id, or return the id of the experiment that has this idempotency key."""
-    name, spec_json = clean(spec.name), dumps(spec.to_json())
-    state, version = ExperimentState.PENDING.value, SPEC_VERSION
+def _insert(
+    cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float
+) -> ExperimentRecord | str:
+    """Insert an experiment and return its record, or return the id of the experiment that has this idempotency key."""
+    stored, state = (
+        dumps({each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}),
+        ExperimentState.PENDING,
+    )
     values = (
         public_id,
-        name,
-        state,
-        spec_json,
-        version,
+        clean(spec.name),
+        state.value,
+        stored,
+        SPEC_VERSION,
         spec.seed,
         source,
         _stored_key(spec, key),
@@ -343,13 +382,14 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
         now,
         dumps(spec.tags),
     )
-    cursor.execute(_INSERT, values)
-    if cursor.rowcount == 1:
-        return public_id
-    [(found, stored)] = cursor.rows(
+    row = cursor.value(_INSERT, values)
+    if row is not None:
+        new = {"id": row, "public_id": public_id, "state": state, "spec": json.loads(stored), "source": source}
+        return record({**_NEW, **new, "code_hash": spec.code, "project": spec.project, "created_at": now})
+    [(found, earlier)] = cursor.rows(
         "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
     )
-    _compare(Spec.from_json(json.loads(stored)).to_json(), json.loads(spec_json), key)
+    _compare(Spec.from_json(json.loads(earlier)).to_json(), json.loads(stored), key)
     return str(found)
 
 

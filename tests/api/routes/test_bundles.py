@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -16,11 +17,12 @@ import pytest
 from tests.store.examples import a_spec
 from tuner.api import create_app, guards
 from tuner.api.housekeeping import DAY_S, clean_up
-from tuner.errors import NotFound, SpecError
+from tuner.errors import Conflict, NotFound, SpecError
 from tuner.experiment.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
+from tuner.store.bundles import LEASE_S
 from tuner.usercode.archives import pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -171,29 +173,108 @@ def test_a_request_and_the_deletion_exclude_each_other(
         assert bundles.prune(now - 0.001, now) == 0
         assert Path(spec["runtime_env"]["py_modules"][0].removeprefix("file://")).is_file()
         return
-    # The deletion has chosen the bundle, and is about to delete the file; the request waits for it, and is refused.
-    inside, result = threading.Event(), []
+    # The deletion has marked the bundle, and is about to delete the file: requests are refused, and an upload waits.
+    uploaded: list[str] = []
+    uploading = threading.Thread(target=lambda: uploaded.append(bundles.put(name, io.BytesIO(content)).sha256))
     delete = bundles._delete
 
     def deletes(sha: str) -> bool:
-        inside.set()
-        requesting.join(0.3)
-        assert requesting.is_alive(), "it must wait for the deletion"
+        with pytest.raises(SpecError, match="there is no bundle"):
+            bundles.applied({"bundle": name})
+        with pytest.raises(SpecError, match="upload it again"):
+            bundles.applied({"runtime_env": {"py_modules": [uri]}})
+        with pytest.raises(NotFound):
+            bundles.get(name)
+        uploading.start()
+        uploading.join(0.3)
+        assert not uploaded, "it must wait for the deletion"
         return delete(sha)
 
-    def asks() -> None:
-        inside.wait()
-        try:
-            result.append(bundles.applied({"bundle": name}))
-        except SpecError as error:
-            result.append(str(error))
-
-    requesting = threading.Thread(target=asks)
-    requesting.start()
+    uri = bundles.get(name).uri
     monkeypatch.setattr(bundles, "_delete", deletes)
     assert bundles.prune(now + 1, now + 2) == 1
-    requesting.join()
-    assert len(result) == 1
-    assert "there is no bundle" in result[0]
+    uploading.join()
+    assert uploaded == [name]
+    assert Path(unpacked(bundles.applied({"bundle": name})["runtime_env"]["py_modules"][0])).is_dir()
+
+
+def test_a_slow_storage_does_not_delay_other_writes(
+    s3: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = Bundles(f"{s3.partition('?')[0]}/slow?{s3.partition('?')[2]}", store)
+    content = bundle(tmp_path, remote=MODULE)
+    name = bundles.put(sha256(content), io.BytesIO(content)).sha256
+    assert bundles.get(name).uri.startswith("s3://")
+    delete = bundles._delete
+
+    def deletes(sha: str) -> bool:
+        writing = threading.Thread(target=store.experiments.create, args=(a_spec(),), daemon=True)
+        writing.start()
+        writing.join(20)
+        assert not writing.is_alive(), "the deletion holds the database's write lock"
+        return delete(sha)
+
+    monkeypatch.setattr(bundles, "_delete", deletes)
+    assert bundles.prune(time.time() + 1) == 1
+    assert bundles._found(name) is None
+
+
+def test_a_deletion_that_fails_is_repeated(
+    bundles: Bundles, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for text in ("first", "second"):
+        content = bundle(tmp_path, **{text: MODULE})
+        names.append(bundles.put(sha256(content), io.BytesIO(content)).sha256)
+    delete = bundles._delete
+
+    def fails(sha: str) -> bool:
+        raise OSError("the storage does not answer")
+
+    now = time.time()
+    for at in (now + 1, now + 2):  # each call fails at another bundle
+        monkeypatch.setattr(bundles, "_delete", fails)
+        with pytest.raises(OSError, match="does not answer"):
+            bundles.prune(now + 0.5, at)
+    for name in names:
+        with pytest.raises(NotFound):
+            bundles.get(name)
+    monkeypatch.setattr(bundles, "_delete", delete)
+    assert bundles.prune(now + 0.5, now + 3) == 0, "another process may still be deleting it"
+    assert bundles.prune(now + 0.5, now + 10 + LEASE_S) == 2
+    assert not list((tmp_path / "storage").glob("**/*.py"))
+
+
+def test_an_upload_continues_a_deletion_that_was_interrupted(
+    bundles: Bundles, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bundle(tmp_path, cut=MODULE, other="")
+    name = bundles.put(sha256(content), io.BytesIO(content)).sha256
+    folder = Path(unpacked(bundles.get(name).uri))
+    remove = shutil.rmtree
+
+    def killed(path: str, **options: Any) -> None:
+        (Path(path) / "cut.py").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    before = time.time() - 2 * LEASE_S
+    with store._database.write() as cursor:
+        cursor.execute("UPDATE bundle SET used_at = ?", (before - 1,))
+    with pytest.raises(KeyboardInterrupt):
+        bundles.prune(before, before)
+    monkeypatch.setattr(shutil, "rmtree", remove)
     assert bundles.put(name, io.BytesIO(content)).sha256 == name
-    assert bundles.applied({"bundle": name})
+    assert sorted(path.name for path in folder.iterdir()) == ["cut.py", "other.py"]
+
+
+def test_an_upload_gives_up_if_a_deletion_does_not_end(
+    bundles: Bundles, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bundle(tmp_path, held=MODULE)
+    name = bundles.put(sha256(content), io.BytesIO(content)).sha256
+    with store._database.write() as cursor:
+        cursor.execute("UPDATE bundle SET deleting_since = ?", (time.time(),))
+    monkeypatch.setattr("tuner.experiment.bundles.DELETION_S", 0.1)
+    with pytest.raises(Conflict, match="is being deleted; try again later"):
+        bundles.put(name, io.BytesIO(content))

@@ -22,11 +22,12 @@ import pytest
 
 from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
-from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
+from tuner.domain.decisions import Complete, Finish
+from tuner.domain.events import DriverStarted, Failure, Reported, SegmentEnded, SegmentStarted, StopJudged
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
-from tuner.domain.segments import Outcome, Report, SegmentRef
-from tuner.domain.states import ExperimentState
+from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
@@ -38,7 +39,7 @@ from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.experiment import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
-from tuner.trials.checkpoints import objects
+from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.messages.launch import Resend
 from tuner.usercode.pickling import dumps
 
@@ -457,6 +458,53 @@ async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
     verbs.act(host.store, "cancel", left.public_id)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.CANCELLED
+
+
+async def test_what_a_script_has_ended_but_not_released_is_released(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script was killed after the end of its search, and before it had deleted a checkpoint and released the lease."""
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
+
+    async def delete(self: RayExecutor, info: CheckpointInfo) -> None:
+        checkpoints.delete(info.uri)
+
+    monkeypatch.setattr(RayExecutor, "delete_checkpoint", delete)
+    old, kept = (tmp_path / "checkpoints" / name for name in ("old", "kept"))
+    found = []
+    for spec in (SMALL, {**SMALL, "search": {"type": "gone"}}):  # the second one cannot be driven any more
+        made, epoch, [trial] = begin(host.store, spec=a_spec(**spec))
+        log: list[Any] = []
+        for number, folder in enumerate((old, kept), 1):
+            folder.mkdir(parents=True, exist_ok=True)
+            saved = CheckpointInfo(id=f"ckp_{made.id}_{number}", uri=str(folder), step=number, bytes=1)
+            report = Reported(
+                time=T0, trial=0, segment=1, report_no=number, iteration=number, metrics={"accuracy": 0.1 * number},
+                checkpoint=saved,
+            )  # fmt: skip
+            log.append((3 + number, report))
+        log.append((6, SegmentEnded(time=T0 + 7, trial=0, segment=1, outcome="returned")))
+        log.append((7, Complete(reason="the function returned", trial=0)))
+        log.append((8, Finish(reason="all trials are done")))
+        trial.state, trial.segments[0].ended_at = TrialState.COMPLETED, T0 + 7
+        batch = Batch(
+            log=log, trials=[trial], state=ExperimentState.COMPLETED, summary={"reason": "all trials are done"}
+        )
+        host.store.drivers.commit(made.id, epoch, batch, T0 + 9)
+        found.append(made)
+    with host.store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET source = 'python'")
+    await host._take_experiments()
+    assert await asyncio.gather(*(ended(host, made) for made in found)) == [ExperimentState.COMPLETED] * 2
+    for made in found:
+        after = host.store.experiments.get(made.public_id)
+        assert (after.state, after.driver_owner, after.ended_at) == (ExperimentState.COMPLETED, None, T0 + 7)
+        assert after.error is None
+        assert host.store.drivers.claimable(time.time()) == []
+    states = {row.uri: row.state for row in host.store.trials.checkpoints(found[0].id)}
+    assert states == {str(old): "deleted", str(kept): "ready"}
+    assert [folder.exists() for folder in (old, kept)] == [False, True]
 
 
 class Reporting:

@@ -19,6 +19,9 @@ from tuner.trials.runtime import gradient_sync
 
 pytestmark = pytest.mark.ray
 
+WHOLE = {"resources_per_worker": {"CPU": 4}, "backend": "none"}
+"""One rank that takes all that `local_ray` has, and does not import torch."""
+
 
 def ddp(config: dict[str, Any]) -> None:
     import torch
@@ -155,35 +158,32 @@ def test_a_group_that_can_never_fit_is_refused_at_once(bench: Bench) -> None:
 
 def test_waiting_says_for_what_and_idle_groups_make_room(bench: Bench) -> None:
     bench.run(bench.launch(ddp, 2, params={"x": 1.0}))  # leaves an idle group behind
-    held = [bench.launch(forever, 1, first_milestone=None) for _ in range(8)]
-    running = [bench.begin(launch) for launch in held]
-    for launch in held:
-        bench.wait_for_report(launch)
-    assert bench.call("stats") == {"running": 8, "waiting": 0, "idle": 0}
-    patient = bench.launch(count, 1, params={"reports": 1}, limits={"placement_timeout_s": 0.1})
+    held = bench.launch(forever, scaling=WHOLE, first_milestone=None)
+    running = bench.begin(held)
+    bench.wait_for_report(held)
+    assert bench.call("stats") == {"running": 1, "waiting": 0, "idle": 0}
+    before = len(bench.waits())
+    patient = bench.launch(count, scaling=WHOLE, params={"reports": 1}, limits={"placement_timeout_s": 0.1})
     waiting = bench.begin(patient)
-    while not bench.waits():  # the time during which it is not its turn does not count
+    while len(bench.waits()) == before:  # the time during which it is not its turn does not count
         assert not ray.wait([waiting], timeout=0.05)[0]
-    assert bench.waits()[-1] == "waits for a worker with 0.5 CPU"
-    for launch in held:
-        ray.get(bench.host.interrupt.remote(launch.segment_id, "cancel"))
-    assert {outcome.kind for outcome in ray.get(running, timeout=60)} == {"left"}
+    assert bench.waits()[-1] == "waits for a worker with 4 CPU"
+    ray.get(bench.host.interrupt.remote(held.segment_id, "cancel"))
+    assert ray.get(running, timeout=60).kind == "left"
     assert ray.get(waiting, timeout=60).kind == "returned"
 
 
 def test_cancelling_a_segment_that_waits_leaves_at_once(bench: Bench) -> None:
-    held = [bench.launch(forever, 2, first_milestone=None) for _ in range(4)]
-    running = [bench.begin(launch) for launch in held]
-    for launch in held:
-        bench.wait_for_report(launch)
+    held = bench.launch(forever, scaling=WHOLE, first_milestone=None)
+    running = bench.begin(held)
+    bench.wait_for_report(held)
     waiting = bench.launch(count, 1, params={"reports": 1})
     ref = bench.begin(waiting)
     ray.get(bench.host.until_waiting.remote(waiting.segment_id), timeout=30)
     ray.get(bench.host.interrupt.remote(waiting.segment_id, "cancel"))
     assert ray.get(ref, timeout=10).kind == "left"
-    for launch in held:
-        bench.call("kill", launch.segment_id, "the test is over")
-    assert {outcome.failure.cause for outcome in ray.get(running, timeout=30)} == {"killed"}
+    bench.call("kill", held.segment_id, "the test is over")
+    assert ray.get(running, timeout=30).failure.cause == "killed"
 
 
 def test_environment_is_torchruns(bench: Bench, tmp_path: Path) -> None:

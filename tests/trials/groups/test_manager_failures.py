@@ -38,6 +38,9 @@ def _report(**metrics: float) -> None:
 
 
 def _wait_for_the_others() -> None:
+    """Block in a collective, which never ends without the others. Ranks without torch sleep."""
+    if "torch" not in sys.modules:
+        time.sleep(1000)
     import torch
     import torch.distributed as dist
 
@@ -164,7 +167,7 @@ def test_all_ranks_raise(bench: Bench) -> None:
 
 
 def test_os_exit(bench: Bench) -> None:
-    failure = run(bench, bench.launch(exits_hard, 2))
+    failure = run(bench, bench.launch(exits_hard, 2, scaling=NO_TORCH))
     assert (failure.kind, failure.cause, failure.rank) == ("user", "exit", 1)
     assert failure.message == "the process called os._exit(3)"
     assert "in exits_hard" in failure.log_tail, "the stack of the call"
@@ -173,13 +176,14 @@ def test_os_exit(bench: Bench) -> None:
 
 
 def test_sys_exit(bench: Bench) -> None:
-    failure = run(bench, bench.launch(exits_softly, 2))
+    failure = run(bench, bench.launch(exits_softly, 2, scaling=NO_TORCH))
     assert (failure.cause, failure.rank, failure.message) == ("exception", 1, "SystemExit: bad luck")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
 def test_a_signal(bench: Bench, number: signal.Signals) -> None:
-    failure = run(bench, bench.launch(dies, 2, params={"signal": int(number)}))
+    scaling = {} if number == signal.SIGKILL else NO_TORCH
+    failure = run(bench, bench.launch(dies, 2, scaling=scaling, params={"signal": int(number)}))
     assert (failure.kind, failure.cause, failure.rank) == ("user", "signal", 1)
     if number in (signal.SIGSEGV, signal.SIGABRT):
         assert number.name in failure.message
@@ -220,7 +224,7 @@ def sleeps_until_told(config: dict[str, Any]) -> None:
 
 
 def test_a_stopped_process(bench: Bench) -> None:
-    failure = run(bench, bench.launch(stops_itself, 2, limits={"hang_timeout_s": 2.0}))
+    failure = run(bench, bench.launch(stops_itself, 2, scaling=NO_TORCH, limits={"hang_timeout_s": 2.0}))
     assert failure.cause == "hang"
     assert "no answer" in failure.stacks["1"]
     assert "_wait_for_the_others" in failure.stacks["0"]
@@ -283,7 +287,7 @@ def test_a_killed_segment(bench: Bench) -> None:
 
 def test_closing_leaves_nothing(local_ray: None, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    idle, busy = bench.launch(ends, 2), bench.launch(hangs, 2)
+    idle, busy = bench.launch(ends, 2, scaling=NO_TORCH), bench.launch(hangs, 2, scaling=NO_TORCH)
     bench.run(idle)
     running = bench.begin(busy)
     bench.wait_for_report(busy)
@@ -300,7 +304,7 @@ def ends(config: dict[str, Any]) -> None:
 
 def test_a_killed_host_takes_its_groups_along(local_ray: None, tmp_path: Path) -> None:
     bench = Bench(tmp_path, detached=True)  # as a service runs it
-    launch = bench.launch(hangs, 2)
+    launch = bench.launch(hangs, 2, scaling=NO_TORCH)
     bench.begin(launch)
     bench.wait_for_report(launch)
     pids = [rank["pid"] for rank in bench.started(launch)["ranks"]]

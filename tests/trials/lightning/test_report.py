@@ -22,7 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-both = pytest.mark.parametrize("flavour", FLAVOURS)
+both = pytest.mark.parametrize("flavour", [pytest.param(FLAVOURS[0], marks=pytest.mark.long), FLAVOURS[1]])
+"""Runs a test with both packages. `test_flavour.py` tests how they differ."""
 
 
 def sgd(model: Any, config: Mapping[str, Any]) -> torch.optim.SGD:

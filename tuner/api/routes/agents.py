@@ -17,7 +17,7 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_body, optional_json_body, plain_text
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
-from tuner.driver.hosts.agents import raised
+from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, Gone, NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.store import ExperimentRecord, Store

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, NOT_FOUND, answer
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, answer
 from tuner.api.context import Here
 from tuner.errors import SpecError
 from tuner.experiment.bundles import SHA256
@@ -45,7 +45,7 @@ def get(here: Here, sha256: Sha256) -> Response:
 @router.put(
     "/bundles/{sha256}",
     response_model=schemas.Bundle,
-    responses=BAD,
+    responses={**CONFLICT, **BAD},
     openapi_extra=ZIP,
     summary="Upload a zip file with Python code. A spec can then name it as its bundle. Safe to repeat.",
 )

@@ -23,12 +23,13 @@ from tuner.api.answers import (
     answer,
     checked,
     optional_json_body,
+    optional_text,
     plain_text,
     shown_trial,
 )
 from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
-from tuner.driver.hosts.agents import raised
+from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
 from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
@@ -177,7 +178,7 @@ def curves(
     ] = 1000,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
-    x_metric = None if x_metric is None else plain_text(x_metric)
+    x_metric = optional_text(x_metric)
     found = here.store.metrics.curves_of_trial(
         record.experiment_id, record.number, x=x, x_metric=x_metric, points=max_points
     )

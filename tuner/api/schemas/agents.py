@@ -114,7 +114,7 @@ class Assignment(Model):
     lease_s: Annotated[float, Field(description="if the agent sends no request for this many seconds, the lease ends")]
     experiment_id: str
     trial_id: str
-    segment_id: Annotated[str, Field(description="seg_...")]
+    segment_id: str
     trial: Annotated[int, Field(description="number of the trial")]
     segment: int
     config: Annotated[Json, Field(description="the configuration, nested")]

@@ -25,7 +25,7 @@ class Point(Model):
     seq: Annotated[int, Field(description="the report's event_seq, its position in the log")]
     trial_number: int
     segment: int
-    cause: Annotated[Cause, Field(description="the cause for which the segment was started")]
+    cause: Cause
     iteration: int
     step: Annotated[
         int | None, Field(description="the step count that the training code passed; null if it passed none")

@@ -25,39 +25,37 @@ class ClusterNode(Model):
 
 
 class ClusterRank(Model):
-    rank: Annotated[int, Field(description="the rank, from 0")]
+    rank: int
     node: Annotated[str, Field(description="Ray's id of the node on which the rank runs")]
     host: Annotated[str, Field(description="the host name of that node")]
     pid: Annotated[int, Field(description="the process id of the rank on its node")]
     gpus: Annotated[list[str], Field(description="the GPUs that the rank may use, named as in CUDA_VISIBLE_DEVICES")]
 
 
-class ClusterGroup(Model):
-    """A worker group that has resources."""
+class _Group(Model):
+    """A worker group, whether it has resources or waits for them."""
 
-    experiment_id: Annotated[str, Field(description="exp_...")]
-    trial_id: Annotated[str, Field(description="trl_...")]
+    experiment_id: str
+    trial_id: str
     trial_number: Annotated[
         int | None, Field(description="the trial's number; null if this service's database does not have the trial")
     ]
-    segment_id: Annotated[str, Field(description="seg_...")]
+    segment_id: str
     resources: Annotated[dict[str, float], Field(description="the resources of each rank")]
+
+
+class ClusterGroup(_Group):
+    """A worker group that has resources."""
+
     since: Annotated[Timestamp, Field(description="when the group got its resources")]
     ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
 
 
-class ClusterWait(Model):
+class ClusterWait(_Group):
     """A worker group that waits for resources."""
 
     position: Annotated[int, Field(description="the group's position in the queue, from 1")]
-    experiment_id: Annotated[str, Field(description="exp_...")]
-    trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[
-        int | None, Field(description="the trial's number; null if this service's database does not have the trial")
-    ]
-    segment_id: Annotated[str, Field(description="seg_...")]
     workers: Annotated[int, Field(description="the number of ranks of the group")]
-    resources: Annotated[dict[str, float], Field(description="the resources of each rank")]
     since: Annotated[Timestamp, Field(description="when the group began to wait")]
     priority: Annotated[int, Field(description="the priority of the group's experiment")]
     reserved: Annotated[
@@ -70,7 +68,7 @@ class ClusterWait(Model):
 class ClusterShare(Model):
     """A running experiment's priority, weight and share of the cluster."""
 
-    experiment_id: Annotated[str, Field(description="exp_...")]
+    experiment_id: str
     priority: Annotated[
         int, Field(description="the experiment's priority; experiments of a higher priority get resources first")
     ]

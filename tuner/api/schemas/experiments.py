@@ -276,7 +276,7 @@ class ExperimentFork(Body):
 
 
 class Configuration(Model):
-    params: Annotated[Json, Field(description='the configuration as a flat mapping, such as "optimizer/lr" -> value')]
+    params: Json
     config: Annotated[
         Json, Field(description="the configuration as the nested dict that the training function would get")
     ]

@@ -61,6 +61,7 @@ WORDS = {
     "rank": "the rank, from 0",
     "reason": "the reason, in words",
     "segment": "the ordinal of the segment",
+    "segment_id": "seg_...",
     "segments": "one item for each segment, in the order in which they ran",
     "source_checkpoint_id": "the checkpoint that the segment started from; null if it started from none",
     "source_trial_number": "the number of the trial that saved the source checkpoint; null without one",

@@ -16,8 +16,8 @@ from tuner.store import TrialRecord
 class Neighbour(Model):
     """A trial whose configuration is similar to that of the trial in the request."""
 
-    trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[int, Field(description="the trial's number")]
+    trial_id: str
+    trial_number: int
     state: TrialState
     distance: Annotated[
         float,
@@ -37,8 +37,8 @@ class Neighbour(Model):
 
 
 class Neighbours(Model):
-    trial_id: Annotated[str, Field(description="trl_...")]
-    trial_number: Annotated[int, Field(description="the trial's number")]
+    trial_id: str
+    trial_number: int
     items: Annotated[list[Neighbour], Field(description="the neighbours, nearest first")]
     left_out: Annotated[
         int, Field(description="the number of trials that were left out, because at most 10,000 are compared")

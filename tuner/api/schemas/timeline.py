@@ -28,8 +28,8 @@ class TimelineSpan(Model):
 
 
 class TimelineTrial(Model):
-    trial_number: Annotated[int, Field(description="the trial's number")]
-    trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: int
+    trial_id: str
     state: TrialState
     spans: Annotated[list[TimelineSpan], Field(description="the phases of the trial, in order of time")]
 

@@ -59,8 +59,8 @@ class Checkpoint(Model):
 class CheckpointItem(Checkpoint):
     """A checkpoint, with the trial and the segment that saved it."""
 
-    experiment_id: Annotated[str, Field(description="exp_...")]
-    trial_id: Annotated[str, Field(description="trl_...")]
+    experiment_id: str
+    trial_id: str
     trial_number: Annotated[int, Field(description="the number of the trial that saved the checkpoint")]
     segment: Annotated[int, Field(description="the ordinal of the segment that saved the checkpoint")]
     state: Annotated[

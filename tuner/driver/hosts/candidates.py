@@ -91,6 +91,10 @@ class Candidates:
                 found.to_drive.append(ToDrive(record, "the experiment was created over the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 found.to_drive.append(ToDrive(record, "a user has cancelled the experiment"))
+            elif record.state.ended and record.driver_owner is not None:
+                # Otherwise the experiment would count as driven for ever: no retention applies to it.
+                why = "its script was killed before it had deleted the checkpoints that the search no longer needs"
+                found.to_drive.append(ToDrive(record, why))
             elif record.abandoned(now) and adopt:
                 why = "the script has ended, and this service adopts such experiments"
                 found.to_drive.append(ToDrive(record, why, adopt=True))

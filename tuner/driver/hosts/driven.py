@@ -16,7 +16,7 @@ from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
-from tuner.driver.hosts.agents import is_within
+from tuner.driver.hosts.agents.messages import is_within
 from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.logs import Owner
 from tuner.driver.loop import ExperimentLoop, is_ours
@@ -221,7 +221,7 @@ class HostGroups:
         if self._host.logs is not None:
             self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
         try:
-            return await self._host.groups_of(self.record.spec).run(launch, inbox=self.inbound)
+            return await self._host.executors.groups_of(self.record.spec).run(launch, inbox=self.inbound)
         finally:
             self._host.segments.pop(launch.segment_id, None)
             running.inbound.ended(segment)
@@ -229,12 +229,12 @@ class HostGroups:
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         # when the GPU hours are used up, the segment must not wait for a last checkpoint either
         hard = why == "stop" and self._core.experiment.capped
-        await self._host.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
+        await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
             return  # the checkpoint is outside the experiment's storage, or an agent has overwritten it with a newer one
-        await self._host.executor_of(self.record.spec).delete_checkpoint(info)
+        await self._host.executors.of(self.record.spec).delete_checkpoint(info)
 
     def _in_use(self, uri: str) -> bool:
         """Return whether a checkpoint that is still kept has this URI."""
@@ -243,7 +243,7 @@ class HostGroups:
         return any(one.info.uri.rstrip("/") == mine for one in kept)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._host.executor_of(self.record.spec).offload(self._code.sys_path, function, *args)
+        return await self._host.executors.of(self.record.spec).offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
         if not is_ours(
@@ -339,7 +339,7 @@ class Driven:
         )
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
         self.inbound = self.groups.inbound = RankInbound(
-            self.core, self.loop, host.segments, self.groups.draw, host.executor_of(record.spec).share
+            self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share
         )
 
     async def close(self) -> None:
@@ -367,7 +367,7 @@ def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> 
     return CodeRef(
         hash=code.hash,
         entrypoint=spec.entrypoint,
-        blob=host.executor_of(record.spec).share(code.blob) if code.blob else None,
+        blob=host.executors.of(record.spec).share(code.blob) if code.blob else None,
         sys_path=tuple(code.sys_path),
         working_dir=code.working_dir or None,
     )

@@ -11,29 +11,29 @@ import contextlib
 import gc
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted, SlotsChanged
-from tuner.domain.experiment import Spec
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.agents import REFUSALS, AgentExecutor, AgentGroups, refusal
+from tuner.driver.hosts.agents.groups import AgentGroups
 from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
-from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
+from tuner.driver.hosts.executor import Executor, GroupOptions
+from tuner.driver.hosts.executors import Executors
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.proposals import Proposals
+from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
@@ -43,7 +43,6 @@ from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.admission import Standing
-from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.profiling import ProfileRequest
@@ -90,6 +89,7 @@ class Host:
     def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
         self.settings, self.name = settings, name
         self.executor: Executor = executor if executor is not None else _on_ray()
+        self.executors = Executors(self.executor, self._group_options, self._lend)
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
         tracing.configure(settings.traces, "driver", __version__)
@@ -112,11 +112,6 @@ class Host:
         self._reading = True  # whether the last read of the database succeeded
         self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
         self._failed_at = float("-inf")  # when a read or a write last failed because the database was unreachable
-        self._groups: GroupManager | None = None
-        self._local: Executor | None = None  # the local executor, for experiments that ask for it on a host on Ray
-        self._local_groups: SegmentGroups | None = None
-        self._choosing = threading.Lock()
-        self._agents: AgentGroups | None = None  # for experiments whose trials agents run
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
@@ -159,15 +154,6 @@ class Host:
         """Return the id of the node that the host runs on; None without Ray."""
         return self.executor.node
 
-    @property
-    def groups(self) -> GroupManager:
-        """Return the worker groups of the host's own executor."""
-        if self._groups is None:
-            groups = self.executor.groups(self._group_options())
-            assert isinstance(groups, GroupManager)
-            self._groups = groups
-        return self._groups
-
     def _group_options(self) -> GroupOptions:
         return GroupOptions(
             name=self.name,
@@ -179,25 +165,8 @@ class Host:
             preempt_after_s=self.settings.preempt_after_s,
         )
 
-    def executor_of(self, spec: Spec) -> Executor:
-        """Return the executor that runs the trials of an experiment: the one named in the spec, or the host's own."""
-        if spec.executor == "agents":
-            return AgentExecutor(self.executor, self.agents)
-        if spec.executor != "local" or self.executor.name == "local":
-            return self.executor
-        with self._choosing:  # experiments are read in threads
-            if self._local is None:
-                from tuner.driver.hosts.local_executor import beside
-
-                self._local = beside()
-            return self._local
-
-    @property
-    def agents(self) -> AgentGroups:
-        """Return the groups that give trials to agents."""
-        if self._agents is None:
-            self._agents = AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs)
-        return self._agents
+    def _lend(self) -> AgentGroups:
+        return AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs)
 
     def _make_slots(self, experiment: str, slots: int) -> None:
         """Let up to `slots` trials of an experiment run at once, unless the experiment's spec sets the limit."""
@@ -208,34 +177,6 @@ class Host:
     def _is_reachable(self) -> bool:
         """Return whether agents can reach this host: its service has called recently, or it has never had a service."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
-
-    def groups_of(self, spec: Spec) -> SegmentGroups:
-        """Return the worker groups of the executor that runs an experiment's trials."""
-        if spec.executor == "agents":
-            return self.agents
-        executor = self.executor_of(spec)
-        if executor is self.executor:
-            return self.groups
-        if self._local_groups is None:
-            self._local_groups = executor.groups(self._group_options())
-        return self._local_groups
-
-    def _all_groups(self) -> list[SegmentGroups]:
-        """Return the worker groups of all executors that have been used."""
-        return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
-
-    def _stats(self) -> dict[str, int]:
-        """Return the counts of `SegmentGroups.stats`, summed over all executors."""
-        found: dict[str, int] = {}
-        for groups in self._all_groups():
-            found = {name: count + found.get(name, 0) for name, count in groups.stats().items()}
-        return found
-
-    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource usage of the ranks of these segments; see `GroupManager.measure`."""
-        asked = list(segment_ids)
-        answers = await asyncio.gather(*(groups.measure(asked) for groups in self._all_groups()))
-        return {name: ranks for answer in answers for name, ranks in answer.items()}
 
     def _standing(self, experiment: str) -> Standing:
         """Return the current priority and weight of an experiment."""
@@ -281,7 +222,7 @@ class Host:
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
         self._background.append(asyncio.create_task(self._make_room()))
         if self.settings.usage_every_s > 0:
-            keeper = UsageKeeper(self, self.store.ranks, self._places)
+            keeper = UsageKeeper(self.executors, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
     async def drive(self, public_id: str, executor: str = "") -> str:
@@ -388,18 +329,14 @@ class Host:
         """Answer a request of an agent; see `AgentGroups.answer`."""
         begun = time.perf_counter()
         with tracing.span("agent", question=question, experiment=experiment):
-            answer = await self.agents.answer(question, experiment, arguments)
+            answer = await self.executors.agents.answer(question, experiment, arguments)
         if question == "report":
             self._figures.reports.add(time.perf_counter() - begun)
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return the Python stack ("stack") and the resource usage (`process_stats.usage`) of each rank of a segment."""
-        found: dict[str, dict[str, Any]] = {}
-        for groups in self._all_groups():
-            stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
-            found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
-        return found
+        return await self.executors.look(segment_id)
 
     async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Profile a rank of a segment. Return {"found": the profile}; None in it if the segment does not run here.
@@ -425,12 +362,9 @@ class Host:
 
     async def _profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any]:
         try:
-            for groups in self._all_groups():
-                if (found := await groups.profile(segment_id, rank, request)) is not None:
-                    return {"found": found}
+            return {"found": await self.executors.profile(segment_id, rank, request)}
         except REFUSALS as error:
             return refusal(error)
-        return {"found": None}
 
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON; see `tuner.driver.hosts.overview`."""
@@ -439,10 +373,10 @@ class Host:
         return overview(
             nodes,
             available,
-            self.groups.held(),
-            self.groups.waiting(),
+            self.executors.groups.held(),
+            self.executors.groups.waiting(),
             standings,
-            {name: self.groups.share(name) for name in standings},
+            {name: self.executors.groups.share(name) for name in standings},
             began=time.time() - time.monotonic(),
         )
 
@@ -457,7 +391,7 @@ class Host:
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driven.values()],
             "segments": len(self.segments),
-            "groups": self._stats(),
+            "groups": self.executors.stats(),
         }
 
     async def figures(self) -> dict[str, Any]:
@@ -465,7 +399,7 @@ class Host:
 
         Call this regularly: each call adds the GPU seconds and rank seconds since the previous call to the totals.
         """
-        training = [name for groups in self._all_groups() for name in groups.training()]
+        training = self.executors.training()
         running = [self.segments[name].experiment for name in training if name in self.segments]
         scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
         gpus = sum(one.num_workers * one.bundle().get("GPU", 0.0) for one in scalings)
@@ -473,7 +407,7 @@ class Host:
         return {
             **self._figures.shown(),
             "experiments": len(self.driven),
-            "groups": self._stats(),
+            "groups": self.executors.stats(),
             "writer_queue": self._writer._work_queue.qsize(),
         }
 
@@ -486,8 +420,7 @@ class Host:
             if self.tasks:
                 return
             await self._end_tasks(self._background)
-            for groups in self._all_groups():
-                await groups.rest(keep_groups)
+            await self.executors.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
@@ -497,8 +430,7 @@ class Host:
         """End everything that the host runs. Experiments keep their state, and another host can take them over immediately."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.tasks.values()])
-            for groups in self._all_groups():
-                await groups.close()
+            await self.executors.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
@@ -551,9 +483,9 @@ class Host:
                 if record.spec.executor != "agents":  # an agent may be writing a checkpoint now
                     await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
-            slots = self.executor_of(record.spec).capacity(record.spec.scaling)
-            if len(self.tasks) == 1 and self._groups is not None:
-                self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
+            slots = self.executors.of(record.spec).capacity(record.spec.scaling)
+            if len(self.tasks) == 1 and (groups := self.executors.groups_in_use) is not None:
+                groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
             commands = {c.id: as_event(c) for c in pending}
             self._seen |= {_key(c) for c in pending}
@@ -562,8 +494,7 @@ class Host:
             state = await driven.loop.run(epoch, slots, commands, executor)
             self._crashes.pop(record.public_id, None)
             if state.ended:
-                for groups in self._all_groups():
-                    groups.forget(record.public_id)
+                self.executors.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
@@ -604,8 +535,13 @@ class Host:
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """Fail an experiment that cannot be driven, and store the reason as its error."""
+        """Fail an experiment that cannot be driven, and store the reason as its error.
+
+        An experiment that had ended before keeps its state. Its driver was only to delete checkpoints.
+        """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
+        if record.state.ended and not await self._is_to_go_on(record.id, record.state):
+            return record.state
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         summary = {"error": what, "reason": "the experiment cannot be driven"}
         batch = Batch(log=[], state=ExperimentState.FAILED, summary=summary)
@@ -631,14 +567,7 @@ class Host:
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
-        await asyncio.gather(
-            *(
-                groups.kill(name, "the driver stopped driving the experiment")
-                for groups in self._all_groups()
-                for name in mine
-            ),
-            return_exceptions=True,
-        )
+        await self.executors.kill(mine, "the driver stopped driving the experiment")
 
     # -- background ------------------------------------------------------------------------------------------------------
 
@@ -684,9 +613,10 @@ class Host:
         """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
-            if self._groups is None or len(self._named) < 2:
+            groups = self.executors.groups_in_use
+            if groups is None or len(self._named) < 2:
                 continue
-            for name, experiment, priority in self._groups.make_room(self._may_yield):
+            for name, experiment, priority in groups.make_room(self._may_yield):
                 segment = self.segments[name]
                 reason = f"to make room for experiment {experiment} (priority {priority})"
                 trial, ordinal = segment.ref

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import importlib
 import json
 import logging
@@ -17,8 +16,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -26,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.driver.hosts.helper import end_helper, pipes_to_host, start_helper
 from tuner.schedulers.functions import Unloaded
 
 log = logging.getLogger(__name__)
@@ -118,20 +116,12 @@ class Judge:
                     self._fail(self._waiting[0], type(error).__name__, str(error))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        helper = self._helper = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
+        helper = self._helper = await start_helper(
             "tuner.driver.hosts.judge",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=self._working_dir,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")]),
-                **self._environ,
-            },
+            sys_path=[os.environ.get("PYTHONPATH", "")],
+            environ=self._environ,
+            working_dir=self._working_dir,
             limit=_LINE,
-            start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
         )
         assert helper.stdin is not None
         helper.stdin.write(self._setting)
@@ -163,19 +153,7 @@ class Judge:
 
     async def _end(self) -> int | None:
         helper, self._helper = self._helper, None
-        if helper is None:
-            return None
-        ended = helper.returncode
-        with contextlib.suppress(ProcessLookupError):
-            if ended is None and helper.stdout is not None and not helper.stdout.at_eof():
-                helper.kill()
-        code = await helper.wait()
-        if helper.stdin is not None:
-            helper.stdin.close()
-        return code
-
-
-_ROOT = str(Path(__file__).resolve().parents[3])
+        return await end_helper(helper) if helper is not None else None
 
 
 def _how(code: int | None) -> str:
@@ -189,12 +167,7 @@ def _how(code: int | None) -> str:
 
 def main() -> None:
     """Answer questions from the driver host, one per line, until standard input ends."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # so that the output of the functions does not mix with the answers
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    questions = os.fdopen(os.dup(0), "rb")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    questions, answers = pipes_to_host()
     setting: tuple[list[str], list[Unloaded]] = pickle.loads(base64.b64decode(questions.readline()))
     sys_path, unloaded = setting
     sys.path[:0] = [path for path in sys_path if path not in sys.path]
@@ -226,13 +199,6 @@ def _raised(error: BaseException) -> Answer:
     text = traceback.format_exception_only(error)[-1].strip().partition(": ")[2] if not error.args else str(error)
     frames = "".join(traceback.format_exception(error))
     return {"error": type(error).__name__, "args": args, "text": text, "traceback": frames[-20_000:]}
-
-
-def _end_with(parent: int) -> None:
-    """End this process once the driver host is gone, even while a function hangs."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 if __name__ == "__main__":

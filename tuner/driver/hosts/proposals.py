@@ -11,19 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import os
 import pickle
 import struct
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner.domain.trial import Population, Trial
+from tuner.driver.hosts.helper import end_helper, pipes_to_host, start_helper
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
@@ -31,7 +28,6 @@ AT_ONCE = 100
 """The number of trials that are sent at a time, so that pickling delays the event loop by only a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
-_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class ProposalError(RuntimeError):
@@ -225,29 +221,13 @@ class _Helper:
         await _send(process, ("call", experiment, changed, *question))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tuner.driver.hosts.proposals",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, sys.path)])},
-            start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
-        )
+        self._process = await start_helper("tuner.driver.hosts.proposals", sys_path=[*filter(None, sys.path)])
         return self._process
 
     async def _end(self) -> int | None:
         process, self._process = self._process, None
         self._copies.clear()
-        if process is None:
-            return None
-        with contextlib.suppress(ProcessLookupError):
-            if process.returncode is None and process.stdout is not None and not process.stdout.at_eof():
-                process.kill()
-        code = await process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-        return code
+        return await end_helper(process) if process is not None else None
 
 
 async def _send(process: asyncio.subprocess.Process, message: tuple[Any, ...]) -> None:
@@ -268,10 +248,7 @@ async def _read(process: asyncio.subprocess.Process) -> Any:
 
 def main() -> None:
     """Answer questions from the driver host until standard input ends."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # so that printed output does not mix with the answers
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    questions = os.fdopen(os.dup(0), "rb")
+    questions, answers = pipes_to_host()
     known: dict[str, tuple[Searcher, Population] | Exception] = {}
     while (message := _received(questions)) is not None:
         match message:
@@ -330,13 +307,6 @@ def _pickled(error: Exception) -> bytes:
     except Exception:
         return pickle.dumps((ProposalError(f"{type(error).__name__}: {error}"), None))
     return data
-
-
-def _end_with(parent: int) -> None:
-    """End this process once the driver host is gone, even while a searcher computes."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 if __name__ == "__main__":

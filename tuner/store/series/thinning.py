@@ -9,8 +9,6 @@ bucket. This is the lowest level with at most `MOST_BUCKETS` buckets. A curve wi
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from tuner.domain.states import ExperimentState
 from tuner.store.records import IMPORTED
 from tuner.store.series import pyramid
@@ -61,15 +59,6 @@ def level_of(reports: int) -> int:
     while -(-reports // pyramid.reports_per_bucket(level)) > MOST_BUCKETS:
         level += 1
     return level
-
-
-def explanation(thinned_at: float, needs: str) -> str:
-    """Return why a thinned experiment cannot be used for `needs`, the operation to be refused, such as "a replay"."""
-    day = datetime.fromtimestamp(thinned_at, UTC).date()
-    return (
-        f"most points of the experiment's curves were deleted on {day}, because it had ended longer ago than "
-        f"TUNER_POINT_DAYS allows; {needs} needs all points"
-    )
 
 
 def thin(database: Database, before: float, now: float) -> int:

@@ -159,9 +159,14 @@ def translated(backend: str) -> Iterator[None]:
     except DBAPIError as error:
         raise translate(error.orig or error, backend) from error
     except Exception as error:
-        if type(error).__module__.split(".")[0] in ("sqlite3", "psycopg"):
+        if is_of_driver(error):
             raise translate(error, backend) from error
         raise
+
+
+def is_of_driver(error: Exception) -> bool:
+    """Return whether the database's driver raised this error."""
+    return type(error).__module__.split(".")[0] in ("sqlite3", "psycopg")
 
 
 def translate(error: BaseException, backend: str) -> StoreError:

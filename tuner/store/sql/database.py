@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from tuner.errors import StoreError
-from tuner.store.sql.connect import translated
+from tuner.errors import Retryable, StoreError
+from tuner.store.sql.connect import is_of_driver, translated
 from tuner.store.sql.migrate import head, migrate, revision
 from tuner.store.writing.writer import Cursor
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -44,6 +46,40 @@ def may_have_written() -> bool:
     return found is None or found.tried
 
 
+@dataclass(slots=True, eq=False)
+class _Share(Generic[T]):
+    """The work of one thread in a transaction that it shares with others."""
+
+    work: Callable[[Cursor], T]
+    order: str
+    commits: Commits | None = field(default_factory=_commits.get)
+    is_woken: threading.Event = field(default_factory=threading.Event)
+    is_done: bool = False
+    result: T | None = None
+    error: BaseException | None = None
+
+    def run(self, cursor: Cursor) -> None:
+        self.result = self.work(cursor)
+        self.error = None
+
+    def note_commit(self) -> None:
+        """Record that a transaction with this work is about to be committed."""
+        if self.commits is not None and self.error is None:
+            self.commits.tried = True
+
+    def run_beside_others(self, cursor: Cursor) -> None:
+        """Do the work. If it fails, undo only this work, unless the error comes from the database."""
+        cursor.execute("SAVEPOINT share")
+        try:
+            self.run(cursor)
+        except Exception as error:
+            if is_of_driver(error):  # it may have ended the transaction
+                raise
+            cursor.execute("ROLLBACK TO SAVEPOINT share")
+            self.error = error
+        cursor.execute("RELEASE SAVEPOINT share")
+
+
 class Database:
     """Hands out transactions. Every method may be called from any thread."""
 
@@ -52,6 +88,9 @@ class Database:
         self.backend = engine.dialect.name  # sqlite | postgresql
         self._lock = threading.Lock()
         self._write_connection: Any = None
+        self._joining = threading.Lock()
+        self._shares: list[_Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
+        self._has_leader = False
 
     def migrate(self) -> None:
         """Bring the tables up to this version."""
@@ -103,6 +142,106 @@ class Database:
             except BaseException:
                 self._roll_back(raw)
                 raise
+
+    def write_together(self, work: Callable[[Cursor], T], order: str = "") -> T:
+        """Call `work` in a transaction on the connection for writing. Return its result after the commit.
+
+        Calls that wait for the connection share the next transaction, so that many threads pay for one commit. If `work` raises
+        an error, what it has written is undone, and the others are not affected.
+
+        Args:
+            work: writes with the cursor that it gets. It may be called in another thread, and a second time if the first
+                transaction has failed.
+            order: in a shared transaction, the calls are made in this order. Use the name of a row that `work` locks, so that two
+                processes do not wait for each other.
+        """
+        mine = _Share(work, order)
+        with self._joining:
+            self._shares.append(mine)
+            leads, self._has_leader = not self._has_leader, True
+        if not leads:
+            try:
+                mine.is_woken.wait()
+            except BaseException:  # Ctrl-C
+                self._withdraw(mine)
+                raise
+        if not mine.is_done:
+            self._lead()
+        if mine.error is not None:
+            raise mine.error
+        return mine.result  # type: ignore[return-value]
+
+    def _lead(self) -> None:
+        """Write the shares of all threads that wait, in one transaction. Then let the first thread that came since lead."""
+        shares = self._taken()
+        try:
+            self._write_shares(shares)
+        except BaseException as error:
+            for one in shares:
+                one.error = error
+            raise
+        finally:
+            with self._joining:
+                self._appoint()
+            for one in shares:
+                one.is_done = True
+                one.is_woken.set()
+
+    def _appoint(self) -> None:
+        """Wake the thread that has waited longest, so that it leads. The caller holds the lock `_joining`."""
+        self._has_leader = bool(self._shares)
+        if self._shares:
+            self._shares[0].is_woken.set()
+
+    def _withdraw(self, share: _Share[Any]) -> None:
+        """Remove a share whose thread does not wait any longer. If that thread was to lead, let the next one lead."""
+        with self._joining:
+            if share in self._shares:
+                self._shares.remove(share)
+                if share.is_woken.is_set():
+                    self._appoint()
+
+    def _taken(self) -> list[_Share[Any]]:
+        with self._joining:
+            taken, self._shares = self._shares, []
+        return taken
+
+    def _write_shares(self, shares: list[_Share[Any]]) -> None:
+        """Write these shares, and those that arrive until the transaction begins, which are added to the list.
+
+        Set the error of each share that has failed.
+        """
+        spoilt = False  # True if one of several shares has failed the transaction
+        try:
+            with self.write() as cursor:
+                shares += self._taken()
+                shares.sort(key=lambda one: one.order)
+                if len(shares) == 1:
+                    shares[0].run(cursor)
+                else:
+                    spoilt = True
+                    for one in shares:
+                        one.run_beside_others(cursor)
+                    spoilt = False
+                for one in shares:
+                    one.note_commit()
+        except Exception as error:
+            for one in shares:
+                one.error = error
+        if spoilt:
+            self._write_singly(shares)
+
+    def _write_singly(self, shares: list[_Share[Any]]) -> None:
+        """Write each share in a transaction of its own. If the database is away, leave the rest with the error that they have."""
+        for one in shares:
+            try:
+                with self.write() as cursor:
+                    one.run(cursor)
+                    one.note_commit()
+            except Exception as error:
+                one.error = error
+                if isinstance(error, Retryable):
+                    return
 
     def _roll_back(self, raw: Any) -> None:
         try:

@@ -157,6 +157,7 @@ bundle = Table(
     metadata,
     Column("sha256", String(64), primary_key=True),
     Column("used_at", Real, nullable=False),
+    Column("deleting_since", Real),  # when the deletion of its files began; NULL: it can be used
 )
 
 experiment = Table(

@@ -30,7 +30,7 @@ UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
   gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
-  started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, ended_at) END
+  started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""

@@ -71,6 +71,15 @@ class Place:
         with self.remote.open_output_stream(target) as stream:
             stream.write(content)
 
+    def size(self) -> int | None:
+        """Return the size of this file in bytes, or None if there is no such file."""
+        if self.remote is None:
+            return os.path.getsize(self.path) if os.path.isfile(self.path) else None
+        from pyarrow import fs
+
+        found = self.remote.get_file_info(self.path)
+        return int(found.size) if found.type == fs.FileType.File else None
+
     def sizes(self) -> dict[str, int]:
         """Return the size of every file below this directory, by relative path."""
         if self.remote is None:

@@ -109,18 +109,8 @@ class Worker:
             return file.read()
 
     def _set_environment(self, assignment: RankAssignment, about: Mapping[str, Any]) -> None:
-        environment = {
-            "RANK": assignment.rank,
-            "WORLD_SIZE": assignment.world_size,
-            "LOCAL_RANK": assignment.local_rank,
-            "LOCAL_WORLD_SIZE": assignment.local_world_size,
-            "NODE_RANK": assignment.node_rank,
-            "GROUP_RANK": assignment.node_rank,
-            **about["environment"],
-        }
-        if assignment.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
-        os.environ.update({name: str(value) for name, value in environment.items()})
+        os.environ.update({name: str(value) for name, value in about["environment"].items()})
+        os.environ.update(assignment.environment())
         sys.path[:0] = [entry for entry in about["sys_path"] if entry not in sys.path]
         if os.path.isdir(about["directory"]):
             os.chdir(about["directory"])

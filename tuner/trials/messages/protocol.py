@@ -39,6 +39,24 @@ class RankAssignment:
     token: bytes
     backend: str  # the backend of torch.distributed, or "none" if there is no process group
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables of this rank: those that torchrun sets, and its node's GPUs."""
+        variables: dict[str, object] = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "NODE_RANK": self.node_rank,
+            "GROUP_RANK": self.node_rank,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.world_size,
+            "ROLE_NAME": "default",
+        }
+        if self.gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
+        return {name: str(value) for name, value in variables.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankError:

@@ -333,21 +333,7 @@ class Rank:
                 name="tuner-notes",
                 daemon=True,
             ).start()
-        environment: dict[str, object] = {
-            "RANK": assignment.rank,
-            "WORLD_SIZE": assignment.world_size,
-            "LOCAL_RANK": assignment.local_rank,
-            "LOCAL_WORLD_SIZE": assignment.local_world_size,
-            "NODE_RANK": assignment.node_rank,
-            "GROUP_RANK": assignment.node_rank,
-            "GROUP_WORLD_SIZE": assignment.nodes,
-            "ROLE_RANK": assignment.rank,
-            "ROLE_WORLD_SIZE": assignment.world_size,
-            "ROLE_NAME": "default",
-        }
-        if assignment.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
-        os.environ.update({name: str(value) for name, value in environment.items()})
+        os.environ.update(assignment.environment())
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
         if self._importing is not None:

@@ -251,15 +251,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <>
                 <div className={classes.top}>
                   {history ? (
-                    <HistoryPanel
-                      experiment={experiment}
-                      sample={sample}
-                      trials={trials}
-                      where={where}
-                      rank={rank}
-                      onCurves={() => set({ x: "time" })}
-                      {...views}
-                    />
+                    // With boundaries of their own, these panels do not delay the table while their code is loaded.
+                    <Suspense fallback={<Skeleton height={420} />}>
+                      <HistoryPanel
+                        experiment={experiment}
+                        sample={sample}
+                        trials={trials}
+                        where={where}
+                        rank={rank}
+                        onCurves={() => set({ x: "time" })}
+                        {...views}
+                      />
+                    </Suspense>
                   ) : (
                     <CurvesPanel
                       experiment={experiment}
@@ -293,16 +296,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   </div>
                 </div>
                 {history && (
-                  <SlicesPanel
-                    experiment={experiment}
-                    trials={trials}
-                    dimensions={dimensions}
-                    where={where}
-                    rank={rank}
-                    {...views}
-                  />
+                  <Suspense fallback={<Skeleton height={320} />}>
+                    <SlicesPanel
+                      experiment={experiment}
+                      trials={trials}
+                      dimensions={dimensions}
+                      where={where}
+                      rank={rank}
+                      {...views}
+                    />
+                    <Importance experiment={experiment} where={where} />
+                  </Suspense>
                 )}
-                {history && <Importance experiment={experiment} where={where} />}
                 {table}
               </>
             )}

@@ -18,13 +18,15 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
-from tuner import service
 from tuner.driver.hosts import kept, link, shared
 from tuner.driver.hosts import start as driver_host
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress
-from tuner.service import Supervisor
+from tuner.service import child as children
+from tuner.service import serve
+from tuner.service import supervisor as supervisor_module
+from tuner.service.supervisor import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -226,11 +228,11 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
             found.append(FakeHead(len(found)))
         return found[-1]
 
-    monkeypatch.setattr(service, "start_head", start_head)
-    monkeypatch.setattr(service, "was_stopped", lambda home: False)
-    monkeypatch.setattr(service, "LINK", "tests.fake_link")
-    monkeypatch.setattr(service, "CHECK_S", 0.01)
-    monkeypatch.setattr(service, "AGAIN_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    monkeypatch.setattr(supervisor_module, "was_stopped", lambda home: False)
+    monkeypatch.setattr(children, "LINK", "tests.fake_link")
+    monkeypatch.setattr(supervisor_module, "CHECK_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "AGAIN_S", 0.01)
     return found
 
 
@@ -270,7 +272,7 @@ def test_a_head_or_a_link_that_dies_is_started_again(
 def test_a_link_in_reserve_takes_the_place_of_one_that_dies(
     tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SPARE_AFTER_S", 0.0)
+    monkeypatch.setattr(supervisor_module, "SPARE_AFTER_S", 0.0)
     with Supervisor(Settings(home=tmp_path)) as supervisor:
         until(lambda: supervisor._spare is not None)
         reserve = supervisor._spare
@@ -293,8 +295,8 @@ def test_a_link_in_reserve_takes_the_place_of_one_that_dies(
 
 
 def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "LINK", "tests.fake_link")
-    child = service._Child(Settings(home=tmp_path), False, lambda said: None)
+    monkeypatch.setattr(children, "LINK", "tests.fake_link")
+    child = children.Child(Settings(home=tmp_path), False, lambda said: None)
     try:
         done = child.ray(["start", "--head"], {"A": "b"})
         assert (done.returncode, done.stdout) == (0, "ray start --head with A=b")
@@ -325,7 +327,7 @@ def test_a_head_that_was_ended_on_purpose_is_not_started_again(
 ) -> None:
     with Supervisor(Settings(home=tmp_path)) as supervisor:
         until(lambda: supervisor.problem() is None)
-        monkeypatch.setattr(service, "was_stopped", lambda home: True)
+        monkeypatch.setattr(supervisor_module, "was_stopped", lambda home: True)
         heads[0].gone = "gcs_server"
         until(lambda: "ended by `tuner serve --stop`" in str(supervisor.problem()))
     assert len(heads) == 1
@@ -356,9 +358,9 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
         head.address = "good" if stopped else "nowhere"
         return head
 
-    monkeypatch.setattr(service, "stop_head", stop_head)
-    monkeypatch.setattr(service, "start_head", start_head)
-    monkeypatch.setattr(service, "was_stopped", lambda home: not marked)
+    monkeypatch.setattr(supervisor_module, "stop_head", stop_head)
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    monkeypatch.setattr(supervisor_module, "was_stopped", lambda home: not marked)
     with Supervisor(Settings(home=tmp_path)) as supervisor:
         until(lambda: looks(supervisor, "a") == "a at good")
     assert stopped == [tmp_path]
@@ -372,7 +374,7 @@ def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
     def cannot(*_: Any) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(service, "_Child", cannot)
+    monkeypatch.setattr(supervisor_module, "Child", cannot)
     supervisor = Supervisor(Settings(home=tmp_path))
 
     def wait(seconds: float) -> None:
@@ -382,13 +384,13 @@ def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
 
     monkeypatch.setattr(supervisor._ended, "wait", wait)
     supervisor._watch()
-    assert waits == [service.AGAIN_S] * 5
+    assert waits == [supervisor_module.AGAIN_S] * 5
     assert supervisor.problem() == "the supervisor failed: no more processes"
 
 
 def test_nothing_is_written_to_a_child_that_was_ended(tmp_path: Path, heads: list[FakeHead]) -> None:
     """The number of its closed pipe may already be that of another file."""
-    child = service._Child(Settings(home=tmp_path), False, lambda said: None)
+    child = children.Child(Settings(home=tmp_path), False, lambda said: None)
     child.end()
     child.poke()
     assert not child._writing.is_alive()
@@ -422,9 +424,9 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
 def test_slow_modules_are_loaded_once_the_driver_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_to_load.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(service, "SLOW_MODULES", ("slow_to_load",))
+    monkeypatch.setattr(serve, "SLOW_MODULES", ("slow_to_load",))
     troubles = iter(["the driver is starting", None])
     starting: Any = SimpleNamespace(problem=lambda: next(troubles))
-    service._load_ahead(starting)
+    serve._load_ahead(starting)
     assert sys.modules.pop("slow_to_load") is not None
     assert next(troubles, "asked") == "asked", "it waited for the driver"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tuner.early import STARTING, Early, answering, listen
 from tuner.errors import SpecError
+from tuner.service.early import STARTING, Early, answering, listen
 
 
 @pytest.fixture

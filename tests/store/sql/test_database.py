@@ -1,0 +1,205 @@
+"""Test that threads share transactions, and that the failure of one thread does not affect the others."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.store.examples import a_spec, run_all
+from tuner.errors import Conflict, StoreError
+from tuner.store import Store, may_have_written, watched_commits
+from tuner.store.records import CodeRecord
+from tuner.store.sql.connect import StoreUnavailable
+from tuner.store.sql.database import Database
+from tuner.store.writing.writer import Cursor
+
+MANY = 20
+
+
+@pytest.fixture
+def database(store: Store) -> Database:
+    return store._database
+
+
+class Counted:
+    """Counts the transactions of a database."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.database, self.count, self.error = database, 0, None
+        write = database.write
+
+        @contextmanager
+        def counting() -> Iterator[Cursor]:
+            with write() as cursor:
+                self.count += 1
+                yield cursor
+
+        monkeypatch.setattr(database, "write", counting)
+
+    def together(self, works: list[Callable[[Cursor], Any]]) -> list[Any]:
+        """Do this work in a thread each, which all wait for the same transaction. Return their results or errors."""
+        found: list[Any] = [None] * len(works)
+
+        def do(at: int) -> None:
+            with watched_commits():
+                try:
+                    found[at] = self.database.write_together(works[at])
+                except Exception as error:
+                    error.add_note(f"may have written: {may_have_written()}")
+                    found[at] = error
+
+        threads = [threading.Thread(target=do, args=(at,)) for at in range(len(works))]
+        with self.database._lock:
+            for thread in threads:
+                thread.start()
+            while len(self.database._shares) < len(works) - 1:  # the first one leads, and waits for the lock
+                time.sleep(0.001)
+        for thread in threads:
+            thread.join()
+        return found
+
+
+@pytest.fixture
+def counted(database: Database, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(database, monkeypatch)
+
+
+def inserts(name: str, fails: Exception | str | None = None) -> Callable[[Cursor], str]:
+    def work(cursor: Cursor) -> str:
+        cursor.execute("INSERT INTO bundle (sha256, used_at) VALUES (?, ?)", (name, 1.0))
+        if isinstance(fails, Exception):
+            raise fails
+        if fails is not None:
+            cursor.execute(fails)
+        return name
+
+    return work
+
+
+def present(database: Database) -> list[str]:
+    with database.cursor() as (cursor, _):
+        return sorted(row[0] for row in cursor.rows("SELECT sha256 FROM bundle"))
+
+
+def test_threads_that_wait_share_a_transaction(counted: Counted) -> None:
+    names = [f"{number:02}" for number in range(MANY)]
+    assert counted.together([inserts(name) for name in names]) == names
+    assert present(counted.database) == names
+    assert counted.count == 1
+    assert counted.database.write_together(inserts("alone")) == "alone"
+
+
+def test_an_error_of_one_thread_undoes_only_its_own_work(counted: Counted) -> None:
+    found = counted.together([inserts("a"), inserts("b", Conflict("no")), inserts("c")])
+    assert [str(one) for one in found] == ["a", "no", "c"]
+    assert present(counted.database) == ["a", "c"]
+    assert counted.count == 1
+    assert found[1].__notes__[-1] == "may have written: False"
+
+
+def test_an_error_of_the_database_fails_only_the_thread_that_caused_it(counted: Counted) -> None:
+    again = "INSERT INTO bundle (sha256, used_at) VALUES ('b', 2.0)"
+    found = counted.together([inserts("a"), inserts("b", again), inserts("c")])
+    assert (found[0], found[2]) == ("a", "c")
+    assert isinstance(found[1], StoreError)
+    assert present(counted.database) == ["a", "c"]
+    assert counted.count == 4, "together, and then each alone"
+
+
+def test_all_fail_if_the_transaction_cannot_begin(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = counted.database.write
+
+    @contextmanager
+    def away() -> Iterator[Cursor]:
+        with counted.database._lock:
+            counted.count += 1
+        if counted.count:
+            raise StoreUnavailable("the database is away")
+        with write() as cursor:
+            yield cursor
+
+    monkeypatch.setattr(counted.database, "write", away)
+    found = counted.together([inserts(name) for name in "abc"])
+    assert [type(one) for one in found] == [StoreUnavailable] * 3
+    assert counted.count <= 2, "each would wait for the timeout"
+    assert {one.__notes__[-1] for one in found} == {"may have written: False"}
+
+
+def test_nothing_is_repeated_if_the_commit_fails(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of such a commit is not known, so a repeated call might write everything twice."""
+    write = counted.database.write
+
+    @contextmanager
+    def breaks() -> Iterator[Cursor]:
+        with write() as cursor:
+            yield cursor
+        raise StoreUnavailable("the connection was lost")
+
+    monkeypatch.setattr(counted.database, "write", breaks)
+    found = counted.together([inserts(name) for name in "abc"])
+    assert [type(one) for one in found] == [StoreUnavailable] * 3
+    assert counted.count == 1
+    assert {one.__notes__[-1] for one in found} == {"may have written: True"}
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_lets_the_next_one_lead(database: Database) -> None:
+    begun, all_wait, found = threading.Event(), threading.Event(), []
+
+    class Interrupted(BaseException):
+        pass
+
+    def first(cursor: Cursor) -> None:
+        begun.set()
+        assert all_wait.wait(20)
+
+    def second() -> None:
+        try:
+            database.write_together(inserts("second"))
+        except Interrupted:
+            found.append("interrupted")
+
+    threads = [
+        threading.Thread(target=lambda: database.write_together(first)),
+        threading.Thread(target=second),
+        threading.Thread(target=lambda: found.append(database.write_together(inserts("third")))),
+    ]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert begun.wait(20)
+        while len(database._shares) < number:
+            time.sleep(0.001)
+    # The thread gets the exception as soon as it wakes, and it is the one that is to lead then.
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threads[1].ident or 0), ctypes.py_object(Interrupted))
+    all_wait.set()
+    for thread in threads:
+        thread.join(20)
+    assert found == ["interrupted", "third"]
+    assert present(database) == ["third"]
+    assert database.write_together(inserts("fourth")) == "fourth"
+
+
+def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
+    code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
+    made: list[Any] = [None] * MANY
+
+    def create(at: int) -> None:
+        spec = a_spec(f"number {at}", notes=f"ünï {at}", tags={"at": str(at)}, code="c", seed=at)
+        made[at] = store.experiments.create(spec, code=code, idempotency_key=f"key {at // 2}" if at < 4 else None)
+
+    def try_create(at: int) -> None:
+        try:
+            create(at)
+        except Conflict:
+            made[at] = "conflict"
+
+    run_all([threading.Thread(target=try_create, args=(at,)) for at in range(MANY)])
+    assert made.count("conflict") == 2, "two keys are used for two specs each"
+    records = [one for one in made if one != "conflict"]
+    assert [store.experiments.get(one.public_id) for one in records] == records
+    assert sorted(one.id for one in records) == sorted(one.id for one in store.experiments.page(page_size=100).items)

@@ -1,0 +1,189 @@
+"""/experiments/{id}/...: the trials, segments, checkpoints, decisions and log of an experiment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import (
+    BAD,
+    NOT_FOUND,
+    ExperimentId,
+    PageSize,
+    PageToken,
+    answer,
+    found_experiment,
+    optional_text,
+)
+from tuner.api.context import Here
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Cause
+
+router = APIRouter(tags=["experiments"])
+
+
+@router.get(
+    "/experiments/{experiment_id}/trials",
+    response_model=schemas.TrialPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the trials of an experiment, sorted and filtered by any column, without their segments.",
+)
+def list_trials(
+    here: Here,
+    experiment_id: ExperimentId,
+    state: Annotated[TrialState | None, Query(description="only trials in this state")] = None,
+    sort: Annotated[
+        str,
+        Query(
+            max_length=1000,
+            description=(
+                "the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the "
+                "column sorts in descending order; trials without a value come last, and trials with equal values are sorted by "
+                "number"
+            ),
+        ),
+    ] = "number",
+    where: Annotated[
+        list[str] | None,
+        Query(
+            max_length=20,
+            description=(
+                "a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= "
+                "~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the "
+                "parameter is repeated, all conditions must hold"
+            ),
+            examples=[["best_value>=0.9", "params.optimizer=adam"]],
+        ),
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: Annotated[
+        str | None, Query(max_length=2000, description="next_page_token of the previous page")
+    ] = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    if sort == "number" and not where:
+        page = here.store.trials.page(record.id, state=state, page_size=page_size, page_token=page_token)
+        total = sum(record.counts.values()) if state is None else record.counts.get(state, 0)
+    else:
+        page, total = here.store.trials.sorted_page(
+            record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
+        )
+    items = [schemas.Trial.of(trial, record) for trial in page.items]
+    return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total))
+
+
+@router.get(
+    "/experiments/{experiment_id}/trials/sample",
+    response_model=schemas.TrialSample,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get a sample of the trials for a chart: the best trials, and an even selection of the others.",
+)
+def sample(
+    here: Here,
+    experiment_id: ExperimentId,
+    size: Annotated[
+        int, Query(ge=1, le=10_000, description="the most trials to return; half of them are the best ones")
+    ] = 1000,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    found = here.store.trials.sample(record.id, record.spec.objective.mode, size)
+    longest = (record.spec.resolved or {}).get("scheduler", record.spec.scheduler).get("max_t") or record.spec.max_t
+    trained = None
+    if isinstance(longest, int | float) and record.spec.time_attr == "training_iteration":
+        trained = here.store.trials.trained(record.id, longest)
+    return answer(schemas.TrialSample.of(found, trained, record))
+
+
+@router.get(
+    "/experiments/{experiment_id}/segments",
+    response_model=schemas.SegmentPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the segments of all trials, oldest first, each with the checkpoint that it started from.",
+)
+def segments(
+    here: Here,
+    experiment_id: ExperimentId,
+    cause: Annotated[list[Cause] | None, Query(description="only segments with this cause; may be repeated")] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    page = here.store.trials.segment_page(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
+    items = [schemas.SegmentItem.of(item) for item in page.items]
+    return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/checkpoints",
+    response_model=schemas.CheckpointPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the checkpoints of an experiment or of one trial, newest first.",
+)
+def list_checkpoints(
+    here: Here,
+    experiment_id: ExperimentId,
+    trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    state: Annotated[
+        Literal["uploading", "ready", "deleted"] | None, Query(description="only checkpoints in this state")
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    page = here.store.trials.checkpoint_page(
+        record.id, trial_number=trial, state=state, page_size=page_size, page_token=page_token
+    )
+    items = [schemas.CheckpointItem.of(item, record) for item in page.items]
+    return answer(schemas.CheckpointPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/decisions",
+    response_model=schemas.DecisionPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List decisions, newest first, each with its reason in words.",
+)
+def decisions(
+    here: Here,
+    experiment_id: ExperimentId,
+    trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    kind: Annotated[
+        list[schemas.DecisionKind] | None, Query(description="only decisions of this kind; may be repeated")
+    ] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="only decisions with this text in their reason")
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    page = here.store.log.decisions(
+        record.id, trial=trial, kinds=kind or (), text=optional_text(text), page_size=page_size, page_token=page_token
+    )
+    items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
+    return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/log",
+    response_model=schemas.LogPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the log of the experiment, newest first: what happened, and what was decided.",
+)
+def log(
+    here: Here,
+    experiment_id: ExperimentId,
+    trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    kind: Annotated[
+        list[schemas.LogKind] | None, Query(description="only entries of this kind; may be repeated")
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    page = here.store.log.entries(record.id, trial=trial, kinds=kind or (), page_size=page_size, page_token=page_token)
+    items = [schemas.LogEntry.of(record.public_id, item) for item in page.items]
+    return answer(schemas.LogPage(items=items, next_page_token=page.next_token))

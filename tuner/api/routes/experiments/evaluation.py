@@ -1,0 +1,256 @@
+"""/experiments/{id}/...: what an experiment has found, as the charts of the page show it, and forecasts of more."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import (
+    BAD,
+    NOT_FOUND,
+    AcrossQuery,
+    ExperimentId,
+    XMetric,
+    answer,
+    etag,
+    found_experiment,
+    json_body,
+    knows,
+    optional_text,
+)
+from tuner.api.context import Here
+from tuner.errors import NotFound, SpecError
+from tuner.experiment import forecast as forecasts
+from tuner.experiment import replay as replays
+from tuner.experiment import timeline as timelines
+from tuner.experiment.pareto import front
+
+router = APIRouter(tags=["experiments"])
+MOST_REPLAYED = 200_000
+"""Experiments with more reports than this are not replayed. A replay of this many reports takes about ten seconds."""
+
+
+@router.get(
+    "/experiments/{experiment_id}/best",
+    response_model=schemas.Best,
+    responses=NOT_FOUND,
+    summary="Get the best report so far, with its configuration and checkpoint.",
+)
+def best(here: Here, experiment_id: ExperimentId) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    found = schemas.Experiment.of(record, []).best
+    if found is None:
+        raise NotFound(f"{experiment_id} has no best trial: {record.no_best or 'no trial has reported yet'}")
+    return answer(found)
+
+
+@router.get(
+    "/experiments/{experiment_id}/pareto",
+    response_model=schemas.Pareto,
+    responses=NOT_FOUND,
+    summary="Get the trials on the Pareto front of the objectives.",
+)
+def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    tag = etag(f"pareto {record.public_id} {record.last_event_seq}".encode())
+    if knows(request, tag):
+        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    metrics = [objective.metric for objective in record.spec.objectives]
+    numbers, values = here.store.trials.objectives(record.id, metrics)
+    rows = front(np.array(values, float).reshape(-1, len(metrics)), record.spec.objectives)
+    found = here.store.trials.numbered(record.id, [numbers[row] for row in rows[:1000]])
+    items = [schemas.Trial.of(trial, record) for trial in found]
+    return answer(schemas.Pareto(metrics=metrics, items=items, total=len(rows), of=len(numbers)), tag=tag)
+
+
+@router.get(
+    "/experiments/{experiment_id}/curves",
+    response_model=schemas.Curves,
+    responses={
+        200: {
+            "content": {
+                schemas.COLUMNS: {
+                    "schema": {"type": "string", "format": "binary", "description": schemas.COLUMNS_WORDS}
+                }
+            }
+        },
+        **NOT_FOUND,
+        **BAD,
+    },
+    summary="Get the curve of a metric for each trial, reduced to the resolution of a screen without losing spikes.",
+)
+def curves(
+    here: Here,
+    request: Request,
+    experiment_id: ExperimentId,
+    metric: Annotated[
+        str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
+    ] = None,
+    x: AcrossQuery = "step",
+    x_metric: XMetric = None,
+    points: Annotated[
+        int | None,
+        Query(ge=4, le=100_000, description="approximate number of points of the longest curve; default: 1000"),
+    ] = None,
+    low: Annotated[float | None, Query(alias="from", description="where the curves start on the x axis")] = None,
+    high: Annotated[float | None, Query(alias="to", description="where the curves end on the x axis")] = None,
+    trial: Annotated[
+        list[int] | None,
+        Query(
+            max_length=1000,
+            description="the numbers of the trials; default: the trials that /trials/sample returns with size=limit",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="the most trials to return if `trial` is not given")
+    ] = 2000,
+    max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    for name, value in (("from", low), ("to", high)):
+        if value is not None and not math.isfinite(value):
+            raise SpecError("expected a finite number", f"/{name}")
+    form = schemas.COLUMNS if schemas.COLUMNS in request.headers.get("accept", "") else "application/json"
+    # The response depends only on the log, so its ETag is known, and a 304 can be sent, before the curves are read.
+    tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query} {form}".encode())
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept"}
+    if knows(request, tag):
+        return Response(status_code=304, headers=headers)
+    metric = optional_text(metric) or record.spec.objective.metric
+    total = sum(record.counts.values())
+    wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
+    if wanted is None and total > limit:
+        wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
+    x_metric = optional_text(x_metric)
+    found = here.store.metrics.curve_columns(
+        record.id,
+        metric,
+        x=x,
+        x_metric=x_metric,
+        points=points or max_points or 1000,
+        low=low,
+        high=high,
+        trials=wanted,
+    )
+    best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
+    left_out = 0 if wanted is None else max(total - len(wanted), 0)
+    if form == schemas.COLUMNS:
+        body = schemas.as_columns(record, metric, x, x_metric, found, left_out, best)
+        # "identity" keeps the middleware from compressing these numbers, which would take more time than it saves.
+        return Response(body, headers={**headers, "Content-Encoding": "identity"}, media_type=form)
+    model = schemas.Curves.of(record, metric, x, x_metric, found.as_curves(), left_out, best)
+    return answer(model, headers={"Vary": "Accept"}, tag=tag)
+
+
+@router.get(
+    "/experiments/{experiment_id}/best-so-far",
+    response_model=schemas.BestSoFarOf,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get the best value so far as a function of time, with a point for each improvement.",
+)
+def best_so_far(
+    here: Here,
+    experiment_id: ExperimentId,
+    metric: Annotated[
+        str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
+    ] = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    metric = optional_text(metric) or record.spec.objective.metric
+    mode = schemas.mode_of(record, metric)
+    x, y = here.store.metrics.best_so_far(record.id, metric, mode)
+    return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
+
+
+@router.get(
+    "/experiments/{experiment_id}/importance",
+    response_model=schemas.Importances,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended.",
+)
+def importance(
+    here: Here,
+    experiment_id: ExperimentId,
+    where: Annotated[
+        list[str] | None,
+        Query(
+            max_length=20,
+            description="use only trials that meet this condition, written as for /trials; if repeated, all must hold",
+        ),
+    ] = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    return answer(schemas.Importances.of(here.importances.of(record, where or ())))
+
+
+@router.get(
+    "/experiments/{experiment_id}/timeline",
+    response_model=schemas.Timeline,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get a timeline: when trials waited, started and ran, and when nodes and GPUs were in use.",
+)
+def timeline(
+    here: Here,
+    experiment_id: ExperimentId,
+    first: Annotated[int, Query(ge=0, le=2**31 - 1, description="the number of the first trial on the page")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="number of trials on the page")] = 200,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    found = timelines.timeline(here.store, record, first=first, most=limit, now=time.time())
+    return answer(schemas.Timeline.of(found))
+
+
+@router.get(
+    "/experiments/{experiment_id}/forecast",
+    response_model=schemas.Forecast,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get a forecast of when the experiment will end, of its best value then, and of the gain from more training.",
+)
+def forecast(
+    here: Here,
+    experiment_id: ExperimentId,
+    hours: Annotated[
+        float,
+        Query(
+            gt=0,
+            le=1e6,
+            allow_inf_nan=False,
+            description=(
+                "the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no "
+                "GPUs; at most twice the training so far is used"
+            ),
+        ),
+    ] = 1.0,
+) -> Response:
+    return answer(
+        schemas.Forecast.of(forecasts.forecast(here.store, found_experiment(here.store, experiment_id), hours))
+    )
+
+
+@router.post(
+    "/experiments/{experiment_id}/replay",
+    response_model=schemas.Replay,
+    responses={**NOT_FOUND, **BAD},
+    summary="Predict, from the recorded trials, what another scheduler or searcher would have done. Nothing is trained.",
+)
+async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+    asked = schemas.ReplayRequest.read(data)
+
+    def replay() -> Response:
+        found = replays.replay(
+            here.store,
+            found_experiment(here.store, experiment_id),
+            scheduler=asked.scheduler,
+            search_alg=asked.search,
+            max_concurrent_trials=asked.max_concurrent_trials,
+            most_reports=MOST_REPLAYED,
+        )
+        return answer(schemas.Replay.of(found))
+
+    return await here.off_the_pool(replay)

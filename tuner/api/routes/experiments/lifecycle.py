@@ -1,0 +1,262 @@
+"""/experiments: create, find, change and delete experiments."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import (
+    BAD,
+    BUSY,
+    CONFLICT,
+    NOT_FOUND,
+    STALE,
+    ExperimentId,
+    IfMatch,
+    PageSize,
+    PageToken,
+    answer,
+    checked,
+    found_experiment,
+    json_body,
+    optional_json_body,
+    optional_text,
+    plain_text,
+    revision_of,
+    shown_experiment,
+)
+from tuner.api.context import Context, Here
+from tuner.domain.states import ExperimentState
+from tuner.experiment import trials, usecases
+from tuner.experiment.fork import fork_experiment
+from tuner.experiment.removal import delete_experiment
+from tuner.store import ExperimentRecord
+
+router = APIRouter(tags=["experiments"])
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        max_length=200,
+        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and the "
+        "response is that of the first request",
+    ),
+]
+
+
+@router.post(
+    "/experiments",
+    status_code=201,
+    response_model=schemas.Experiment,
+    responses={**BAD, **CONFLICT, **BUSY},
+    summary="Create an experiment. A driver starts it.",
+)
+async def create(
+    here: Here,
+    data: Annotated[Any, Depends(json_body)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    def create() -> Response:
+        wanted = here.bundles.applied(_in_project(here, data))
+        record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
+        here.poke()
+        return _created(record)
+
+    return await here.off_the_pool(create)
+
+
+@router.post(
+    "/experiments/dry-run",
+    response_model=schemas.DryRun,
+    responses={**BAD, **BUSY},
+    summary="Check a spec, and return what its experiment would do. Nothing is created.",
+)
+async def dry_run(
+    here: Here,
+    data: Annotated[Any, Depends(json_body)],
+    configurations: Annotated[
+        int, Query(ge=0, le=100, description="how many of the first configurations to return")
+    ] = 5,
+    seconds_per_iteration: Annotated[
+        float | None,
+        Query(
+            gt=0,
+            allow_inf_nan=False,
+            description="seconds that one unit of time_attr takes; needed to estimate the GPU hours",
+        ),
+    ] = None,
+) -> Response:
+    def dry_run() -> Response:
+        spec = here.bundles.applied(_in_project(here, data))
+        return answer(schemas.DryRun.of(usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration)))
+
+    return await here.off_the_pool(dry_run)
+
+
+@router.get(
+    "/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="List experiments, newest first."
+)
+def list_experiments(
+    here: Here,
+    state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
+    name: Annotated[
+        str | None, Query(max_length=200, description="only experiments with this text in their name")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        Query(
+            max_length=20,
+            description="only experiments with this tag, written as key or key=value; if repeated, with all of these tags",
+            examples=[["team=vision"]],
+        ),
+    ] = None,
+    archived: Annotated[
+        Literal["no", "yes", "all"],
+        Query(description="no: only experiments that are not archived; yes: only archived ones; all: both"),
+    ] = "no",
+    project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+) -> Response:
+    page = here.store.experiments.page(
+        state=state,
+        name=optional_text(name),
+        project=optional_text(project),
+        tags=[plain_text(one) for one in tag or ()],
+        archived=None if archived == "all" else archived == "yes",
+        page_size=page_size,
+        page_token=page_token,
+    )
+    metrics = here.store.metrics.names_of([record.id for record in page.items])
+    items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
+    return answer(schemas.ExperimentPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="Get an experiment."
+)
+def get(here: Here, experiment_id: ExperimentId) -> Response:
+    return shown_experiment(here.store, found_experiment(here.store, experiment_id))
+
+
+@router.patch(
+    "/experiments/{experiment_id}",
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
+    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs.",
+)
+def change(
+    here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
+) -> Response:
+    record = usecases.amend_experiment(here.store, plain_text(experiment_id), data, revision=revision_of(if_match))
+    here.poke()
+    return shown_experiment(here.store, record)
+
+
+@router.delete(
+    "/experiments/{experiment_id}",
+    status_code=204,
+    responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
+    summary="Delete an experiment with its trials, checkpoints and logs.",
+)
+async def delete(
+    here: Here,
+    experiment_id: ExperimentId,
+    force: Annotated[bool, Query(description="kill the experiment first if it has not ended")] = False,
+    if_match: IfMatch = None,
+) -> Response:
+    def delete() -> Response:
+        delete_experiment(
+            here.store,
+            plain_text(experiment_id),
+            storage=here.settings.storage,
+            logs=here.settings.home / "logs",
+            force=force,
+            revision=revision_of(if_match),
+            poke=here.poke,
+        )
+        return Response(status_code=204)
+
+    return await here.off_the_pool(delete)
+
+
+@router.post(
+    "/experiments/{experiment_id}/fork",
+    status_code=201,
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **BAD, **CONFLICT, **BUSY},
+    summary="Create an experiment from the spec of an existing one, with changes.",
+)
+async def fork(
+    here: Here,
+    experiment_id: ExperimentId,
+    data: Annotated[Any, Depends(optional_json_body)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    given = checked(schemas.ExperimentFork, {} if data is None else data)
+
+    def fork() -> Response:
+        record = fork_experiment(
+            here.store,
+            plain_text(experiment_id),
+            given.changes,
+            here.checker,
+            learn=given.learn,
+            idempotency_key=idempotency_key,
+            prepare=here.bundles.applied,
+        )
+        here.poke()
+        return _created(record)
+
+    return await here.off_the_pool(fork)
+
+
+@router.post(
+    "/experiments/{experiment_id}/archive",
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **CONFLICT},
+    summary="Archive an experiment that has ended: lists leave it out, but no data are deleted.",
+)
+def archive(here: Here, experiment_id: ExperimentId) -> Response:
+    return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), True))
+
+
+@router.post(
+    "/experiments/{experiment_id}/unarchive",
+    response_model=schemas.Experiment,
+    responses=NOT_FOUND,
+    summary="Unarchive an experiment, so that lists show it again.",
+)
+def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
+    return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), False))
+
+
+@router.post(
+    "/experiments/{experiment_id}/enqueue",
+    status_code=202,
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **CONFLICT, **BAD},
+    summary="Add trials with given configurations. They start before all others, and do not count towards num_samples.",
+)
+def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+    given = checked(schemas.Enqueue, data)
+    record = trials.enqueue(here.store, plain_text(experiment_id), given.configurations)
+    here.poke()
+    return shown_experiment(here.store, record, 202)
+
+
+def _created(record: ExperimentRecord) -> Response:
+    """Return the response that shows an experiment as it was when it was created.
+
+    So a repeated request gets the same response even if the experiment has changed meanwhile.
+    """
+    first = schemas.Experiment.of(record.as_created(), [])
+    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+
+
+def _in_project(here: Context, data: Any) -> Any:
+    """Return the spec, with the project to which the caller is limited if the spec names no project."""
+    return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data

@@ -1,0 +1,68 @@
+"""/experiments/{id}/events and /changes: streams of what happens in an experiment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from tuner.api import schemas
+from tuner.api.answers import BAD, NOT_FOUND, ExperimentId, found_experiment
+from tuner.api.context import Context, Here
+from tuner.api.permission import Permission
+from tuner.api.stream import ChangedRows, Events, Form, follow
+from tuner.errors import SpecError
+
+router = APIRouter(tags=["experiments"])
+
+MAX_SEQ = 2**62
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        max_length=40,
+        description="the id of the last message that the client has; browsers send it when they reconnect",
+    ),
+]
+
+
+class EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
+@router.get(
+    "/experiments/{experiment_id}/events",
+    response_class=EventStream,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
+    summary="Stream the experiment's log. The stream begins after Last-Event-ID or the parameter `after`.",
+)
+def events(
+    here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
+) -> EventStream:
+    return _followed(
+        here, request, Events(here.store, found_experiment(here.store, experiment_id)), after, last_event_id
+    )
+
+
+@router.get(
+    "/experiments/{experiment_id}/changes",
+    response_class=EventStream,
+    responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
+    summary="Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`.",
+)
+def changes(
+    here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
+) -> EventStream:
+    return _followed(
+        here, request, ChangedRows(here.store, found_experiment(here.store, experiment_id)), after, last_event_id
+    )
+
+
+def _followed(here: Context, request: Request, form: Form, after: int, last_event_id: str | None) -> EventStream:
+    if last_event_id is not None:
+        if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
+            raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
+        after = max(after, int(last_event_id))
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)

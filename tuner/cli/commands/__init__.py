@@ -1,0 +1,59 @@
+"""The `tuner` command: its groups of commands, one module each, and its exit status.
+
+The modules only declare commands. What a command does is in the other modules of `tuner.cli`, which are loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tuner.cli.commands import (
+    decisions,
+    experiments,
+    imports,
+    models,
+    searches,
+    service,
+    tokens,
+    upkeep,
+    verbs,
+    webhooks,
+)
+from tuner.cli.commands.chosen import choose
+from tuner.errors import ClusterUnreachable, Conflict, NotAllowed, NotFound, Retryable, SpecError, TunerError
+from tuner.names import printable
+
+app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=choose)
+
+# In the order of `tuner --help`.
+for _module in (searches, experiments, verbs, decisions, models, service, upkeep):
+    app.add_typer(_module.group)
+app.add_typer(imports.group, name="import")
+app.add_typer(tokens.group, name="token")
+app.add_typer(webhooks.group, name="webhook")
+
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (SpecError, 2),
+    (NotFound, 3),
+    (NotAllowed, 4),
+    (Conflict, 5),
+    (Retryable, 6),
+    (ClusterUnreachable, 6),
+)
+"""(class of errors, exit status). The first class that fits counts. All other errors have the status 1; see docs/cli.md."""
+
+
+def exit_code(error: TunerError) -> int:
+    """Return the exit status of a command that has raised this error."""
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+
+
+def main() -> None:
+    """Run the `tuner` command. An expected error is printed as one line without a traceback."""
+    try:
+        app()
+    except TunerError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(exit_code(error))

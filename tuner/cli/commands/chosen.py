@@ -1,0 +1,29 @@
+"""The service that the options --address and --token choose, for all commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+_chosen: dict[str, str | None] = {}
+
+
+def choose(
+    address: Annotated[
+        str | None,
+        typer.Option(help="use the service at this URL instead of the local database; default: TUNER_ADDRESS"),
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="token for the service; default: TUNER_TOKEN")] = None,
+) -> None:
+    """Distributed hyperparameter tuning."""
+    _chosen.update(address=address, token=token)
+
+
+def chosen_settings(**changes: Any) -> Any:
+    """Return the settings of this process, with the chosen service. Each change that is not None replaces a setting."""
+    from tuner.settings import Settings
+
+    given = {name: value for name, value in {**_chosen, **changes}.items() if value is not None}
+    return dataclasses.replace(Settings.from_env(), **given)

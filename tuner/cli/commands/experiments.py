@@ -1,0 +1,140 @@
+"""Commands that create, list, change and export experiments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import ExperimentName, IdempotencyKey, JsonLines, JsonObject
+from tuner.cli.places import OnService
+from tuner.names import printable
+
+group = typer.Typer()
+
+
+@group.command(cls=OnService)
+def submit(
+    spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
+    key: IdempotencyKey = None,
+    code: Annotated[
+        Path | None,
+        typer.Option(help="a folder of Python code to upload; the entrypoint is first looked up in this folder"),
+    ] = None,
+) -> None:
+    """Create an experiment on the service at TUNER_ADDRESS (default: the service on this machine), and print its id."""
+    from tuner.cli.experiments import submit as create
+
+    print(create(chosen_settings(), spec, key, code))
+
+
+@group.command(cls=OnService)
+def fork(
+    experiment: ExperimentName,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="a change of the spec, such as space.lr.upper=0.5; the value is JSON or text; repeat for several changes",
+        ),
+    ] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="let the new search learn from the trials of the existing experiment")
+    ] = False,
+    key: IdempotencyKey = None,
+) -> None:
+    """Create an experiment from the spec of an existing one, with changes, and print its id.
+
+    Like `submit`, the command uses the service at TUNER_ADDRESS, or the service on this machine.
+    """
+    from tuner.cli import experiments
+
+    print(experiments.fork(chosen_settings(), experiment, changes or [], learn, key))
+
+
+@group.command(cls=OnService)
+def change(
+    experiment: ExperimentName,
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="a change, such as num_samples=40, space.lr.upper=0.5, space.momentum=null or assume.dropout=0; the value is "
+            "JSON or text; repeat for several changes",
+        ),
+    ],
+) -> None:
+    """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
+    from tuner.cli import experiments
+
+    print(printable(experiments.change(chosen_settings(), experiment, changes)))
+
+
+@group.command(name="ls", cls=OnService)
+@group.command(name="list", cls=OnService)
+def list_experiments(
+    limit: Annotated[int, typer.Option(help="list at most this many experiments", min=1, max=1000)] = 20,
+    as_json: JsonLines = False,
+) -> None:
+    """List the experiments of this home, or of the service if TUNER_ADDRESS is set, newest first."""
+    from tuner.cli import experiments, explain
+
+    settings = chosen_settings()
+    if as_json:
+        for row in experiments.rows(settings, limit):
+            print(json.dumps(row))
+        return
+    remote = settings.address is not None
+    lines = experiments.table(experiments.rows(settings, limit)) if remote else explain.experiments(settings, limit)
+    for line in lines:
+        print(printable(line))
+
+
+@group.command(cls=OnService)
+def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
+    """Show an experiment: its state, its best trial and all its trials."""
+    from tuner.cli import experiments
+
+    row = experiments.shown(experiments.result(chosen_settings(), experiment))
+    for line in [json.dumps(row)] if as_json else experiments.lines(row):
+        print(printable(line))
+
+
+@group.command(cls=OnService)
+def best(experiment: ExperimentName) -> None:
+    """Print the best trial of an experiment as JSON, with its configuration and its checkpoint.
+
+    Exit status 1: there is no best trial.
+    """
+    from tuner.cli import experiments
+
+    found = experiments.best(experiments.result(chosen_settings(), experiment))
+    if found is None:
+        raise typer.Exit(1)
+    print(json.dumps(found))
+
+
+@group.command(cls=OnService)
+def export(
+    experiment: ExperimentName,
+    file: Annotated[
+        Path, typer.Argument(help="the file to write; its ending (.csv, .json or .parquet) determines the format")
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="the format: csv, json or parquet; default: by the ending of the file",
+        ),
+    ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="write a row for each report instead of each trial")
+    ] = False,
+) -> None:
+    """Write the trials of an experiment to a file, with one row for each trial."""
+    from tuner.cli import experiments
+
+    experiments.export(experiments.result(chosen_settings(), experiment), file, form, history)

@@ -1,0 +1,110 @@
+"""Commands that run the service, and that run its trials on other machines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.parameters import AT_ONCE, DatabaseUrl, RayAddress
+from tuner.cli.places import OnNeither, OnThisMachine
+from tuner.errors import SpecError
+from tuner.names import printable
+
+group = typer.Typer()
+
+
+@group.command(cls=OnThisMachine)
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="address to listen on; addresses other than loopback require tokens")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; 0 picks a free one")] = None,
+    database_url: DatabaseUrl = None,
+    ray_address: RayAddress = None,
+    auth: Annotated[bool, typer.Option("--auth", help="require a token on loopback too")] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="also continue experiments whose script has ended, without a request to do so"),
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
+    ] = False,
+) -> None:
+    """Run the service: REST API, web UI and driver.
+
+    The service runs experiments that are created over the API. It also shows experiments of scripts. If their script has
+    ended, the service continues them on request.
+    """
+    settings = chosen_settings(
+        host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
+    )
+    if stop:
+        from tuner.driver.hosts.head import stop_head
+
+        print("stopped" if stop_head(settings.home) else "there was nothing to stop")
+        return
+    from tuner.service.early import answering
+
+    with answering(settings.host, settings.port) as early:
+        from tuner.service.serve import serve as serve_until_told
+
+        serve_until_told(settings, early, adopt)
+
+
+@group.command(cls=OnNeither)
+def agent(
+    address: Annotated[str, typer.Argument(metavar="URL", help="URL of the service, such as http://host:8000")],
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="the training function: module:function or FILE.py:FUNCTION; default: the experiment's entrypoint"
+        ),
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="the experiment: exp_..., or its name")] = "",
+    command: Annotated[
+        str | None,
+        typer.Option(help="a program to run instead of a function, with its arguments, such as 'train.py --lr {lr}'"),
+    ] = None,
+    metric_pattern: Annotated[
+        str | None, typer.Option(help="a regular expression that finds metrics in the output of the program")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="where to store checkpoints; default: the experiment's storage")
+    ] = None,
+    parallel: Annotated[int, AT_ONCE] = 1,
+    name: Annotated[str | None, typer.Option(help="name of this agent; default: host:pid")] = None,
+    lease_s: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            help="if this agent sends nothing for this many seconds, the service gives its trials to other agents",
+        ),
+    ] = 60.0,
+) -> None:
+    """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
+
+    The machine needs neither Ray nor a database. After Ctrl-C or SIGTERM, the agent gives its trials back, and ends. The token is
+    read from TUNER_TOKEN.
+    """
+    from tuner.cli.agent import work
+
+    if not experiment:
+        raise SpecError("is required: the id or the name of an experiment", "/experiment")
+    settings = chosen_settings(address=address)
+    count = work(
+        settings.address or address,
+        settings.token,
+        experiment,
+        target=target,
+        command=command,
+        metric_pattern=metric_pattern,
+        name=name,
+        storage=storage,
+        parallel=parallel,
+        lease_s=lease_s,
+        settings=settings,
+        say=lambda line: print(printable(line), flush=True),
+    )
+    print(f"{count} trials or parts of trials were run by this agent")

@@ -1,0 +1,14 @@
+"""Say why an experiment whose points were thinned, long after its end, cannot be used for something."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def why_thinned(thinned_at: float, needs: str) -> str:
+    """Return why a thinned experiment cannot be used for `needs`, the operation to be refused, such as "a replay"."""
+    day = datetime.fromtimestamp(thinned_at, UTC).date()
+    return (
+        f"most points of the experiment's curves were deleted on {day}, because it had ended longer ago than "
+        f"TUNER_POINT_DAYS allows; {needs} needs all points"
+    )

@@ -1,0 +1,79 @@
+"""Run the API in this process, next to a supervisor."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+
+from tuner import __version__, log_format, tracing
+from tuner.service.early import Early
+from tuner.service.supervisor import Supervisor
+from tuner.service.tokens import about_tokens, check_tokens, with_auth
+from tuner.settings import Settings
+
+SLOW_MODULES = ("tuner.search.importance",)
+"""Modules that requests may need and that take seconds to load, because they import Optuna."""
+
+LOAD_AFTER_S = 10.0
+"""Timeout in seconds of the wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
+
+
+def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed but no admin has a token.
+
+    Args:
+        settings: the settings of this installation.
+        early: answers requests on the socket until the service is loaded.
+        adopt: continue not only experiments that were created over the API, but also those whose script has ended.
+    """
+    with Supervisor.loading(settings, adopt) as supervisor:  # so Ray and the API are loaded at the same time
+        _serve(settings, early, supervisor)
+    if not settings.ray_address:
+        print(
+            "The driver and its trials continue. `tuner serve` shows them again; `tuner serve --stop` ends them.",
+            flush=True,
+        )
+
+
+def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
+    from tuner.api import create_app
+    from tuner.api.server import Server
+    from tuner.store import Store, shown_url
+
+    settings = with_auth(settings)
+    port = early.listening.getsockname()[1]
+    log_format.configure(settings.log_level, settings.log_format)
+    tracing.configure(settings.traces, "service", __version__)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with Store.open(settings.database_url, synchronous=settings.durability) as store:
+        store.migrate()
+        check_tokens(settings, store)
+        with supervisor:
+            created = create_app(
+                settings,
+                store,
+                supervisor.poke,
+                supervisor.problem,
+                supervisor.look,
+                supervisor.cluster,
+                figures=supervisor.figures,
+                agents=supervisor.agents,
+                profile=supervisor.profile,
+            )
+            print(
+                f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
+            )
+            print(about_tokens(settings), flush=True)
+            threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
+            early.end()
+            Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])
+
+
+def _load_ahead(supervisor: Supervisor) -> None:
+    """Load `SLOW_MODULES` once the driver is ready, so that the first request that needs one of them does not wait."""
+    end = time.monotonic() + LOAD_AFTER_S
+    while supervisor.problem() is not None and time.monotonic() < end:
+        time.sleep(0.1)
+    for name in SLOW_MODULES:
+        importlib.import_module(name)
