@@ -298,7 +298,7 @@ async def test_the_log_has_every_entry_and_can_be_filtered(client: httpx.AsyncCl
     search.advance(at_once=5)
     path = f"{API}/{search.public_id}/log"
     entries: list[dict[str, Any]] = []
-    token = ""
+    token: str | None = ""
     while token is not None:
         page = (await client.get(path, params={"page_size": 40, **({"page_token": token} if token else {})})).json()
         entries += page["items"]
