@@ -42,9 +42,10 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "GpuHoursSpent(",
         "RoomWanted(",
         "SlotsChanged(",
+        "WorkersChanged(",
     ):
         assert trouble in trace, trouble
-    for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete("):
+    for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete(", "grows at", "gives way at"):
         assert cause in trace, cause
 
 

@@ -47,7 +47,10 @@ def run(
     num_samples: int | None = None,
     scheduler: Any = None,
     search_alg: Any = None,
-    num_workers: int = 1,
+    num_workers: int | Mapping[str, int] = 1,
+    max_workers: int | None = None,
+    resources_allocation: Literal["even", "top"] = "even",
+    keep_global_batch_size: bool = True,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK",
@@ -106,7 +109,13 @@ def run(
             did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
             why. ``tuner.FIFOScheduler()`` stops no trial early.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
-        num_workers: ranks of each trial.
+        num_workers: ranks of each trial. ``{"min": 1, "max": 8}`` makes trials elastic: they start with 1 rank, grow up to 8
+            ranks while workers are free, and give them back when a trial waits. This is short for ``num_workers=1,
+            max_workers=8``. See docs/trials.md.
+        max_workers: the largest number of ranks of an elastic trial. None: every trial has `num_workers` ranks.
+        resources_allocation: which elastic trials get free workers: "even", all alike, or "top", the best trial first.
+        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the batches of `num_workers` ranks
+            among the present ranks. False: the batch size of each rank stays the same.
         use_gpu: give each rank a GPU.
         resources_per_worker: CPU, GPU and custom resources of each rank, as ``{"CPU": 0.5}``. One CPU by default.
         placement_strategy: Ray's strategy for placing the ranks on nodes.

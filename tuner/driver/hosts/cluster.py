@@ -95,14 +95,20 @@ def living_nodes() -> set[str]:
 
 def capacity(scaling: Scaling) -> int | None:
     """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources."""
+    ranks = workers(scaling)
+    return None if ranks is None else max(1, ranks // scaling.num_workers)
+
+
+def workers(scaling: Scaling) -> int | None:
+    """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources."""
     bundle = scaling.bundle()
     if not bundle:
         return None
-    ranks = 0
-    for node in ray.nodes():
-        if node["Alive"]:
-            ranks += int(min(_times(node["Resources"], name, amount) for name, amount in bundle.items()))
-    return max(1, ranks // scaling.num_workers)
+    return sum(
+        int(min(_times(node["Resources"], name, amount) for name, amount in bundle.items()))
+        for node in ray.nodes()
+        if node["Alive"]
+    )
 
 
 def too_large(scaling: Scaling) -> str | None:

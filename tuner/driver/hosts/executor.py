@@ -134,6 +134,9 @@ class Executor(Protocol):
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many worker groups of this kind can run at once, at least one; None if they need no resources."""
 
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return how many ranks of elastic trials can run at once; None if that is unknown or trials cannot be elastic."""
+
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
 

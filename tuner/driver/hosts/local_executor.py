@@ -59,6 +59,10 @@ class LocalExecutor:
         each = scaling.bundle().get("CPU", 0.0)
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
 
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return None, because the trials of this executor are not elastic."""
+        return None
+
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes in the form of `ray.nodes`, which is only this machine, and the resources that are free."""
         held = sum(one.bundle.get("CPU", 0.0) for one in self._pool.held()) if self._pool is not None else 0.0

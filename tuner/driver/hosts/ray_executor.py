@@ -10,7 +10,7 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans
+from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.driver.hosts.executor import GroupOptions
 from tuner.trials.checkpoints import checkpoints, transfer
 from tuner.trials.groups.manager import GroupManager
@@ -55,6 +55,10 @@ class RayExecutor:
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many worker groups of this kind the cluster holds, at least one; None if they need no resources."""
         return capacity(scaling)
+
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return how many ranks the cluster holds; None if they need no resources."""
+        return workers(scaling)
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes of the cluster, and the free resources of all nodes together."""

@@ -335,6 +335,20 @@ class Admission:
         """Return the dominant share that the experiment holds."""
         return self._shares.share(experiment)
 
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources the elastic trials of an experiment may have together.
+
+        These are the workers that the experiment holds and those that would fit beside them. While a group of another
+        experiment waits, of the same or a higher priority, it is 0: trials give back all workers that they have grown by.
+        """
+        now, own = time.monotonic(), self._standing(experiment).priority
+        for head in (queue[0] for queue in self._queues.values()):
+            other = head.experiment != experiment and now - head.since >= _PENDING_S
+            if other and self._standing(head.experiment).priority >= own and self._shares.room.holds(head.gang):
+                return 0
+        held = (one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
+        return sum(held) + self._shares.room.count(bundle)
+
     # Views for users
 
     def held(self) -> list[HeldGroup]:

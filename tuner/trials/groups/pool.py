@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -162,6 +162,10 @@ class Pool:
     def share(self, experiment: str) -> float:
         """Return the dominant share of the experiment, which is the largest fraction of any resource that it holds."""
         return self._admission.share(experiment)
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers the elastic trials of an experiment may have; None if the cluster is not known yet."""
+        return self._admission.granted(experiment, bundle) if self._admission.knows_nodes else None
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that are in use, oldest first."""

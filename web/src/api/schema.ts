@@ -2026,7 +2026,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Last Iteration
              * @description the iteration of the newest report of this segment, even if that report is left out
@@ -2119,7 +2119,7 @@ export interface components {
              * @description the kind of decision
              * @enum {string}
              */
-            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
+            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
              * @description the trial that the decision is about, trl_...; null if it is about the whole experiment
@@ -2972,7 +2972,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description the training_iteration of the checkpoint that the segment started from; 0 without one
@@ -3372,7 +3372,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Iteration
              * @description the training_iteration: the count of the trial's reports
@@ -3665,10 +3665,28 @@ export interface components {
         Scaling: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -3750,7 +3768,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3816,6 +3834,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
         };
         /**
          * SegmentItem
@@ -3832,7 +3855,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3891,6 +3914,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
             /**
              * Trial Number
              * @description the number of the trial that the segment belongs to
@@ -4888,10 +4916,29 @@ export interface components {
         ScalingSpec: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             * @default null
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -7358,7 +7405,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description only segments with this cause; may be repeated */
-                cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
+                cause?: ("start" | "retry" | "resume" | "exploit" | "fork" | "resize")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
@@ -7508,7 +7555,7 @@ export interface operations {
                 /** @description a trial's number */
                 trial?: number | null;
                 /** @description only decisions of this kind; may be repeated */
-                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
+                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
                 /** @description only decisions with this text in their reason */
                 text?: string | null;
                 /** @description items on a page */

@@ -230,13 +230,14 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   return [...found.values()];
 }
 
-/** What the running trials of an experiment hold: "4 GPUs", or "2 CPUs" without GPUs; empty if none runs. */
+/** What the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";
   const each = bundleOf(scaling);
   const unit = each["GPU"] ? "GPU" : "CPU";
   const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
-  return `${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
+  const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
+  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
 function Chosen({ what, onClear }: { what: string; onClear: () => void }) {

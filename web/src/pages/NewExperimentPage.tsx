@@ -18,7 +18,7 @@ import { domainWords } from "../parts/Setup";
 import { CopyMenu } from "../parts/SaveMenu";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, costWords, roomWords } from "./room";
+import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
@@ -176,7 +176,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
                     ],
                     ["Cost at most", costWords(check.data, pace, cluster.data)],
-                    ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
+                    ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]
                       : []),

@@ -12,12 +12,17 @@ export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources 
 }
 
 /** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
-export function askedWords(workers: number, resources: Resources): string {
+export function askedWords(workers: number | string, resources: Resources): string {
   const each = Object.entries(resources)
     .filter(([, amount]) => amount > 0)
     .sort(([a], [b]) => Number(b === "GPU") - Number(a === "GPU"))
     .map(([name, amount]) => `${number(amount)} ${name}`);
   return `${workers} × ${each.join(", ") || "no CPU"}`;
+}
+
+/** The number of ranks of a trial: "2", or "1 to 8" if it is elastic. */
+export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_workers" | "max_workers">): string {
+  return (max_workers ?? 0) > num_workers ? `${num_workers} to ${max_workers}` : `${num_workers}`;
 }
 
 /** How many workers the empty cluster has room for. Only CPUs and GPUs count. */
@@ -45,8 +50,8 @@ type Asked = Pick<
 >;
 
 /**
- * What a search costs at most, without early stopping or by its budget: "1,024 × training_iteration; at 30 s each, 8 h 32 min of training and 17 GPU
- * hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
+ * What a search costs at most, without early stopping or by its budget: "1,024 × training_iteration; at 30 s each, 8 h 32 min of
+ * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
  */
 export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
   const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;

@@ -23,6 +23,7 @@ export const KINDS = [
   "stop",
   "complete",
   "exploit",
+  "resize",
   "retry",
   "fail",
   "cancel",

@@ -78,6 +78,7 @@ const WORDS: Record<LineageSegment["cause"], (own: number, before: number | unde
   start: () => "started",
   retry: () => "run again",
   resume: () => "resumed",
+  resize: () => "resized",
   fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
   exploit: (own, before) => (before === undefined || before === own ? "exploit" : `exploit of trial ${before}`),
 };

@@ -226,6 +226,7 @@ const CAUSE: Record<Segment["cause"], string> = {
   resume: "Resumed",
   fork: "Forked",
   exploit: "Took over",
+  resize: "Resized",
 };
 
 /** Each uninterrupted execution of this trial, oldest first. */
@@ -246,6 +247,9 @@ function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (nu
           <li key={segment.id} data-cause={segment.cause}>
             <p>
               <b>{CAUSE[segment.cause]}</b>
+              {segment.cause === "resize" && segment.workers != null && before?.workers != null
+                ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
+                : ""}
               {donor !== null && donor !== trial.number && (
                 <>
                   {" "}
