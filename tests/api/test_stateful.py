@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import schemathesis
 from fastapi import FastAPI
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -214,6 +214,7 @@ def walk(app: FastAPI, server: str, store: Store, sequences: int, steps: int) ->
             derandomize=True,
             database=None,
             deadline=None,
+            phases=(Phase.generate,),  # to shorten a sequence that fails takes longer than to find it
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -41,6 +41,12 @@ def test_a_driver_that_is_killed_while_trials_exploit_or_leave_changes_nothing(s
     assert counts.faults["kills"] == len(places) >= 3
 
 
+def test_a_kill_does_not_change_what_the_default_search_draws(sqlite_url: str) -> None:
+    campaign = Campaign("freeze_thaw", sqlite_url, Counts())
+    launches = [number for number, kind in enumerate(campaign.places, 1) if kind == "launch"]
+    campaign.kill_at(launches[2])
+
+
 @pytest.mark.long  # the same with every scenario and more places
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_scenario(database_url: str, scenario: str) -> None:

@@ -1,6 +1,7 @@
 """The client of a tuner service.
 
-Generated from `tuner/client/asynchronous.py`; do not edit it."""
+Generated from `tuner/client/asynchronous.py`; do not edit it.
+"""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
-from tuner.driver.hosts.figures import Figures
-from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.helpers.proposals import Proposals
+from tuner.driver.hosts.measures.figures import Figures
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
-from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.refusals import REFUSALS, refusal
-from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
@@ -163,6 +163,7 @@ class Host:
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
             standing=self._standing,
+            quotas=_quotas(self.settings),
             preempt_after_s=self.settings.preempt_after_s,
         )
 
@@ -180,9 +181,11 @@ class Host:
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def _standing(self, experiment: str) -> Standing:
-        """Return the current priority and weight of an experiment."""
-        driven = self._named.get(experiment)
-        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
+        """Return the current priority and weight of an experiment, and its project."""
+        if (driven := self._named.get(experiment)) is None:
+            return Standing()
+        spec = driven.core.spec
+        return Standing(spec.priority, spec.weight, spec.project)
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
@@ -670,6 +673,14 @@ class Host:
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
             self._begin(record)
         self._news += [how_to_go_on(record) for record in found.to_offer]
+
+
+def _quotas(settings: Settings) -> dict[str, dict[str, float]]:
+    """Return the quotas of the settings by project and resource."""
+    found: dict[str, dict[str, float]] = {}
+    for quota in settings.quotas:
+        found.setdefault(quota.project, {})[quota.resource] = quota.amount
+    return found
 
 
 def _key(command: CommandRecord) -> CommandKey:

@@ -6431,6 +6431,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6525,6 +6534,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6697,6 +6715,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6801,6 +6828,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6919,6 +6955,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -7023,6 +7068,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -7118,6 +7172,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -7201,6 +7264,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8252,6 +8324,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -8540,6 +8621,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9154,6 +9244,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9392,6 +9491,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9487,6 +9595,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -9566,6 +9683,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9668,6 +9794,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9763,6 +9898,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9851,6 +9995,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9957,6 +10110,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10045,6 +10207,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10147,6 +10318,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10235,6 +10415,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10341,6 +10530,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10467,6 +10665,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10586,6 +10793,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10694,6 +10910,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10820,6 +11045,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10932,6 +11166,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11058,6 +11301,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -11166,6 +11418,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11340,6 +11601,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11542,6 +11812,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11607,6 +11886,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11755,6 +12043,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11834,6 +12131,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12050,6 +12356,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12209,6 +12524,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12292,6 +12616,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12458,6 +12791,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
