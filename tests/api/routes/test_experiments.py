@@ -65,6 +65,16 @@ async def test_creating_answers_with_the_experiment_and_where_it_is(
     assert [e.public_id for e in sqlite_store.drivers.claimable(T0)] == [made["id"]]
 
 
+async def test_a_range_of_workers_makes_elastic_trials(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    elastic = {**spec, "scaling": {"num_workers": {"min": 1, "max": 8}, "resources_allocation": "top"}}
+    made = (await client.post(API, json=elastic)).json()
+    scaling = made["scaling"]
+    assert (scaling["num_workers"], scaling["max_workers"], scaling["resources_allocation"]) == (1, 8, "top")
+    assert (await client.post(f"{API}/dry-run", json=elastic)).status_code == 200
+    refused = await client.post(API, json={**elastic, "executor": "agents"})
+    assert "elastic trials need Ray" in refused.text
+
+
 async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
     client: httpx.AsyncClient, spec: dict[str, Any]
 ) -> None:
