@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.helper import end_helper, pipes_to_host, start_helper
+from tuner.driver.hosts.helpers.process import end_helper, pipes_to_host, start_helper
 from tuner.schedulers.functions import Unloaded
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Judge:
 
     async def _start(self) -> asyncio.subprocess.Process:
         helper = self._helper = await start_helper(
-            "tuner.driver.hosts.judge",
+            "tuner.driver.hosts.helpers.judge",
             sys_path=[os.environ.get("PYTHONPATH", "")],
             environ=self._environ,
             working_dir=self._working_dir,

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.needs import of_workers
+from tuner.driver.hosts.scripts.needs import of_workers
 from tuner.trials.groups.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.services import until
-from tuner.driver.hosts import no_dashboard_agent, ray_start
+from tuner.driver.hosts.ray import no_dashboard_agent, ray_start
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
 
@@ -64,7 +64,7 @@ sys.stdin.read()
 def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
     import ray
 
-    from tuner.driver.hosts.cluster import connect
+    from tuner.driver.hosts.ray.cluster import connect
 
     assert not connect(), "the connection is kept"
     ours = psutil.Process(os.getpid()).children(recursive=True)

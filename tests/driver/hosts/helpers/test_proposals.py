@@ -13,8 +13,8 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 from tests.search.driving import FLAT, Drive, make, task
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.hosts import proposals as module
-from tuner.driver.hosts.proposals import ProposalError, Proposals
+from tuner.driver.hosts.helpers import proposals as module
+from tuner.driver.hosts.helpers.proposals import ProposalError, Proposals
 from tuner.search.optuna_samplers import model_based
 
 

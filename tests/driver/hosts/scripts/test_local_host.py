@@ -20,8 +20,8 @@ import tuner
 from tests.store.examples import a_spec
 from tuner.domain import decisions as d
 from tuner.domain.events import Reported
-from tuner.driver.hosts import local_host
 from tuner.driver.hosts.host import Host
+from tuner.driver.hosts.scripts import local_host
 from tuner.errors import StoreError
 from tuner.settings import Settings
 from tuner.store import Store

@@ -17,9 +17,9 @@ from typing import Any
 
 import ray
 
-from tuner.driver.hosts.cluster import DEAD, connect
-from tuner.driver.hosts.needs import of_database, of_workers
-from tuner.driver.hosts.start import start_host
+from tuner.driver.hosts.ray.cluster import DEAD, connect
+from tuner.driver.hosts.ray.start import start_host
+from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0

@@ -13,7 +13,7 @@ import pytest
 
 import tuner
 from tuner.domain.experiment import Scaling
-from tuner.driver.hosts import cluster
+from tuner.driver.hosts.ray import cluster
 from tuner.errors import ClusterUnreachable, SpecError
 from tuner.sdk import run as runner
 from tuner.settings import Settings
@@ -93,7 +93,7 @@ def test_a_search_that_never_gets_its_ray_fails_in_one_line(
     monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr("tuner.driver.hosts.kept._kept", None)
+    monkeypatch.setattr("tuner.driver.hosts.scripts.kept._kept", None)
     with pytest.raises(ClusterUnreachable) as raised:
         run(num_samples=1, verbose=0)
     text = str(raised.value)

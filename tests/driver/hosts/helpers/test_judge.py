@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.driver import stop_functions
-from tuner.driver.hosts.judge import Judge
+from tuner.driver.hosts.helpers.judge import Judge
 from tuner.schedulers.functions import NamedFunction, Unloaded, sealed
 
 MODULE = "tests.driver.stop_functions"

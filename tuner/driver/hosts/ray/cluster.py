@@ -14,7 +14,7 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
-from tuner.driver.hosts.ray_start import without_helpers
+from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.trials.compat.ray_compat import this_machine

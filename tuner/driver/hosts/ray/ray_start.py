@@ -6,7 +6,7 @@ runtime environments. The raylet accepts no work before both agents are up. This
 environments, so `without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the
 raylet that the agent is not in use, as Ray's own agent does if the dashboard is not installed.
 
-`python -m tuner.driver.hosts.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
+`python -m tuner.driver.hosts.ray.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
 
 from __future__ import annotations

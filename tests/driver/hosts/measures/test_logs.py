@@ -13,8 +13,8 @@ import pytest
 from tests.store.examples import T0, begin
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk, LogLimit, Range
-from tuner.driver.hosts import logs as module
-from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.measures import logs as module
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
 from tuner.store import LogQuery, Store
 from tuner.store.sql.connect import StoreUnavailable
 from tuner.trials.groups.segment_run import LogFile

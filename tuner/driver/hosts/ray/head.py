@@ -268,7 +268,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subproc
     """
     try:
         return subprocess.run(
-            [sys.executable, "-m", "tuner.driver.hosts.ray_start", *arguments],
+            [sys.executable, "-m", "tuner.driver.hosts.ray.ray_start", *arguments],
             capture_output=True,
             text=True,
             env={**os.environ, **environment},

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.driver.hosts import ahead
+from tuner.driver.hosts.scripts import ahead
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.driver.hosts.actor import HostActor
-from tuner.driver.hosts.cluster import NAMESPACE
-from tuner.driver.hosts.shared import base_name, shared_name
+from tuner.driver.hosts.ray.cluster import NAMESPACE
+from tuner.driver.hosts.ray.shared import base_name, shared_name
 from tuner.settings import Settings
 
 

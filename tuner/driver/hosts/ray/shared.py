@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from tuner import __version__
 from tuner.domain.keys import keyed_seed
-from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE
+from tuner.driver.hosts.ray.cluster import HOST_PREFIX, NAMESPACE
 from tuner.errors import NewerHost
 from tuner.settings import Settings
 

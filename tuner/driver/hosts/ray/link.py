@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from tuner import __version__
-from tuner.driver.hosts.head import COMMAND_S
+from tuner.driver.hosts.ray.head import COMMAND_S
 from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.settings import Settings
 
@@ -44,10 +44,10 @@ LOOK_S = 10.0
 SLOW = ("agent", "profile")
 """The methods of the host whose answers may take long."""
 
-MODULES = ("tuner.driver.hosts.shared",)
+MODULES = ("tuner.driver.hosts.ray.shared",)
 """The modules that this process imports before it asks for the address of Ray. They import Ray."""
 
-RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.start")
+RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.driver.hosts.ray.start")
 """The modules that a process in reserve imports. They include those that start a Ray head and a driver host."""
 
 
@@ -69,7 +69,7 @@ class Link:
 
         Raise ClusterUnreachable if there is no Ray cluster at the address.
         """
-        from tuner.driver.hosts.cluster import connect
+        from tuner.driver.hosts.ray.cluster import connect
 
         connect(address)
         while True:
@@ -79,7 +79,7 @@ class Link:
         """Find or start the driver host, and watch it until it dies or does not answer."""
         import ray
 
-        from tuner.driver.hosts.cluster import DEAD
+        from tuner.driver.hosts.ray.cluster import DEAD
 
         was_up = self._host is not None
         try:
@@ -112,7 +112,7 @@ class Link:
 
     def _start_host(self) -> Any:
         """Find or start the driver host. First end the hosts of other versions, so that it can claim their experiments."""
-        from tuner.driver.hosts.shared import end_other_versions, find_host
+        from tuner.driver.hosts.ray.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -125,7 +125,7 @@ class Link:
             )
         if (host := find_host(self._settings)) is not None:
             return host
-        from tuner.driver.hosts.start import start_host
+        from tuner.driver.hosts.ray.start import start_host
 
         return start_host(self._settings, shared=True)
 
@@ -178,7 +178,7 @@ class Link:
 
 def load_host() -> threading.Thread:
     """Import the modules that start a driver host, in a thread, so that a new host starts sooner if the present one dies."""
-    loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.start",), daemon=True)
+    loading = threading.Thread(target=importlib.import_module, args=("tuner.driver.hosts.ray.start",), daemon=True)
     loading.start()
     return loading
 
@@ -219,7 +219,7 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ |= environment
-        from tuner.driver.hosts import ray_start
+        from tuner.driver.hosts.ray import ray_start
 
         sys.argv = ["ray", *arguments]
         ray_start.main()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tuner.driver.hosts import usage as module
-from tuner.driver.hosts.usage import Place, UsageKeeper
+from tuner.driver.hosts.measures import usage as module
+from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.store.records import UsageSample
 
 FIGURES = {"time": 100.0, "cpu_s": 1.5, "rss_bytes": 2e9, "threads": 7.0}

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from tuner.domain.trial import Population, Trial
-from tuner.driver.hosts.helper import end_helper, pipes_to_host, start_helper
+from tuner.driver.hosts.helpers.process import end_helper, pipes_to_host, start_helper
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
@@ -221,7 +221,7 @@ class _Helper:
         await _send(process, ("call", experiment, changed, *question))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        self._process = await start_helper("tuner.driver.hosts.proposals", sys_path=[*filter(None, sys.path)])
+        self._process = await start_helper("tuner.driver.hosts.helpers.proposals", sys_path=[*filter(None, sys.path)])
         return self._process
 
     async def _end(self) -> int | None:

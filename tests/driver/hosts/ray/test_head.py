@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.driver.hosts import head
+from tuner.driver.hosts.ray import head
 from tuner.errors import ClusterUnreachable
 
 

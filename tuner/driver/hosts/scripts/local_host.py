@@ -1,6 +1,6 @@
 """Run the driver host of the local executor in a thread of the script, and keep it between the script's calls.
 
-The processes for trials may have been started early; see `tuner.driver.hosts.ahead`.
+The processes for trials may have been started early; see `tuner.driver.hosts.scripts.ahead`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tuner.driver.hosts import ahead
-from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.local_executor import LocalExecutor
-from tuner.driver.hosts.needs import of_database, of_workers
+from tuner.driver.hosts.scripts import ahead
+from tuner.driver.hosts.scripts.ahead import cpus_here
+from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 from tuner.trials.groups.local_ranks import RankServer
 

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 import tuner
-from tuner.driver.hosts import kept
-from tuner.driver.hosts.cluster import connect
+from tuner.driver.hosts.ray.cluster import connect
+from tuner.driver.hosts.scripts import kept
 from tuner.settings import Settings
 
 pytestmark = pytest.mark.ray
@@ -156,7 +156,7 @@ os.environ["KMP_INIT_AT_FORK"] = "FALSE"  # as `import sklearn` does
 third = search(changed)
 assert first == second == third, "the worker of the first search is warm for the second, and for a changed function"
 
-from tuner.driver.hosts import kept
+from tuner.driver.hosts.scripts import kept
 from tuner.errors import SpecError
 import ray
 try:
