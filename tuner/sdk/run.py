@@ -417,7 +417,7 @@ def _drive(
 
 def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
     """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
-    from tuner.driver.hosts import local_host
+    from tuner.driver.hosts.scripts import local_host
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         try:
@@ -460,8 +460,8 @@ def _drive_on_ray(
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
-    from tuner.driver.hosts import kept
-    from tuner.driver.hosts.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD
+    from tuner.driver.hosts.scripts import kept
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         for attempt in range(3):
@@ -498,7 +498,7 @@ def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, setti
 
 
 def _check_size(spec: Spec) -> None:
-    from tuner.driver.hosts.cluster import too_large  # loads Ray
+    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -522,7 +522,7 @@ def _connected() -> bool:
 
 def _on_own_ray() -> bool:
     """Return True if this process is connected to a Ray instance that an earlier search started."""
-    kept = sys.modules.get("tuner.driver.hosts.kept")
+    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
     return kept is not None and kept.on_own_ray()
 
 
@@ -530,7 +530,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD
 
     started = host.start.remote()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.driver.bench import Bench, launches
+from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import Scaling
@@ -210,3 +210,40 @@ def test_a_trial_that_has_just_grown_trains_for_a_while_before_it_grows_again() 
     assert len(resizes(made)) == 2
     segment = made.core.trials[0].segments[-1]
     assert segment.clock - (segment.started_at or 0.0) >= 8, "four times as long as a restart"
+
+
+def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
+    made = bench(num_samples=1)
+    assert sizes(made) == [4]
+    made.feed(e.Waiting(time=made.tick(), trial=0, segment=1, reason="waits for 4 workers"))
+    out = made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    (resize,) = resizes(made)
+    assert resize.reason == "starts with 3 workers instead of 4, since other work has the others"
+    assert list(interrupts(out)) == [0]
+    assert launches(made.ended(0)) == [(0, 2)]
+    assert sizes(made) == [3]
+
+
+def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() -> None:
+    made = bench(num_samples=2, most=4)
+    trial = made.core.trials[0]
+    made.started(1)
+    made.command("stop", 1)
+    made.ended(1)
+    made.started(0)
+    made.reported(0)
+    made.reported(0, checkpoint=True)
+    made.ended(0)
+    made.started(0)
+    assert trial.segments[-1].workers == 4
+    for _ in range(2):
+        made.now += 2  # a report takes three seconds instead of one
+        made.reported(0, checkpoint=True)
+    resize = resizes(made)[-1]
+    assert resize.workers == 2
+    assert resize.reason.startswith("shrinks at iteration 4, from 4 to 2 workers: it has become slower; of the 288 s")
+    made.ended(0)
+    made.started(0)
+    for _ in range(4):
+        made.reported(0, checkpoint=True)
+    assert sizes(made)[0] == 2, "it does not grow again"

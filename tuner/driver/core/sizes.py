@@ -112,6 +112,16 @@ class Sizes:
         """Return how many seconds of training a resize of the trial is expected to cost."""
         return self.restart_s + (trial.checkpoint.took_s if trial.checkpoint is not None else 0.0)
 
+    def slower(self, trial: Trial) -> float | None:
+        """Return which part of the time that is left it saves to take back the trial's last growth.
+
+        Return None if the trial has not grown, became faster, or has not made enough reports to tell.
+        """
+        if len(trial.segments) < 2 or trial.segments[-1].workers <= trial.segments[-2].workers:
+            return None
+        now, before = _speed(trial.segments[-1]), _speed(trial.segments[-2])
+        return 1.0 - now / before if now is not None and before is not None and now < before else None
+
     def gain(self, workers: int, new: int) -> float:
         """Return which part of the time that a trial has left a change of its number of ranks saves."""
         return float(1.0 - (workers / new) ** self.exponent)

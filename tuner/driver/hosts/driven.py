@@ -17,8 +17,8 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.hosts.agents.messages import is_within
-from tuner.driver.hosts.judge import Judge
-from tuner.driver.hosts.logs import Owner
+from tuner.driver.hosts.helpers.judge import Judge
+from tuner.driver.hosts.measures.logs import Owner
 from tuner.driver.loop import ExperimentLoop, is_ours
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError

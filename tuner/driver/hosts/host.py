@@ -28,13 +28,13 @@ from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
-from tuner.driver.hosts.figures import Figures
-from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.helpers.proposals import Proposals
+from tuner.driver.hosts.measures.figures import Figures
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
-from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.refusals import REFUSALS, refusal
-from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.driver.hosts.scripts.ahead import cpus_here
 from tuner.errors import TunerError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.local_pool import LocalPool

@@ -10,8 +10,8 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.driver.hosts.ray.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.trials.checkpoints import checkpoints, transfer
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.pool import Pool

@@ -271,6 +271,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the log of the experiment, newest first: what happened, and what was decided. */
+        get: operations["experiments_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/best": {
         parameters: {
             query?: never;
@@ -3053,6 +3070,45 @@ export interface components {
             gpu_percent: number | null;
         };
         /**
+         * LogEntry
+         * @description An entry of an experiment's log: something that happened, or a decision.
+         */
+        LogEntry: {
+            /**
+             * Seq
+             * @description the event_seq, its position in the log
+             */
+            seq: number;
+            /**
+             * Time
+             * @description when it happened
+             */
+            time: string;
+            /**
+             * Kind
+             * @description what happened; every decision has the kind decision
+             * @enum {string}
+             */
+            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed";
+            /**
+             * Trial Number
+             * @description the trial that it is about; null if it is about all of them
+             */
+            trial_number: number | null;
+            /**
+             * Trial Id
+             * @description the same trial, trl_...
+             */
+            trial_id: string | null;
+            /**
+             * Data
+             * @description the fields of its kind, such as the outcome of a segment; a model that was fitted is left out
+             */
+            data: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * LogItem
          * @description The output of one rank in one segment, or a part of this output.
          */
@@ -3097,6 +3153,19 @@ export interface components {
              * @description true if the rank has ended, and the text includes the end of its log
              */
             complete: boolean;
+        };
+        /** LogPage */
+        LogPage: {
+            /**
+             * Items
+             * @description the items of this page, in the order that the route describes
+             */
+            items: components["schemas"]["LogEntry"][];
+            /**
+             * Next Page Token
+             * @description token of the next page; null on the last page
+             */
+            next_page_token: string | null;
         };
         /** Logs */
         Logs: {
@@ -7582,6 +7651,81 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DecisionPage"];
+                };
+            };
+            /** @description the client already has this answer: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_log: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description only entries of this kind; may be repeated */
+                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed")[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the previous page */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
                 };
             };
             /** @description the client already has this answer: its ETag was in If-None-Match */

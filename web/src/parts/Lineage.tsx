@@ -2,6 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../api/types";
+import { download } from "../charts/save";
 import { config, param } from "../format";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
@@ -57,12 +58,20 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
             ])}
           />
           <p className={classes.dimmed}>
-            <code>tuner schedule {found.trial_id}</code> prints it as JSON.
+            <Anchor component="button" type="button" size="xs" onClick={() => save(found)}>
+              Download it as JSON
+            </Anchor>
+            , or print it with <code>tuner schedule {found.trial_id}</code>.
           </p>
         </>
       )}
     </div>
   );
+}
+
+function save({ trial_number, schedule }: Found): void {
+  const text = `${JSON.stringify(schedule, null, 2)}\n`;
+  download(`schedule_of_trial_${trial_number}.json`, new Blob([text], { type: "application/json" }));
 }
 
 const WORDS: Record<LineageSegment["cause"], (own: number, before: number | undefined) => string> = {

@@ -44,7 +44,7 @@ def resized(experiment: State, trial: Trial, *, idle: bool) -> d.Resize | None:
         return None
     if segment.workers > experiment.sizes.least and (why := _room_wanted(experiment)) is not None:
         return _gives_way(experiment, trial, why)
-    return _grows(experiment, trial) if idle else None
+    return _shrinks(experiment, trial) or (_grows(experiment, trial) if idle else None)
 
 
 def waiting_resized(experiment: State) -> Iterator[d.Resize]:
@@ -82,6 +82,22 @@ def _gives_way(experiment: State, trial: Trial, why: str) -> d.Resize | None:
         return None
     what = f"gives way at iteration {trial.iteration}, from {present} to {counted(new, 'worker')}: {why}"
     return d.Resize(trial=trial.number, workers=new, reason=what + _batches(experiment))
+
+
+def _shrinks(experiment: State, trial: Trial) -> d.Resize | None:
+    """Return the decision to take back the trial's last growth, if it made the trial slower by more than a restart costs."""
+    sizes, segment = experiment.sizes, trial.segments[-1]
+    lost, cost = sizes.slower(trial), sizes.cost_s(trial)
+    left = sizes.left_s(trial, experiment.spec.max_t, experiment.start_t(trial))
+    trained = segment.clock - (segment.started_at or segment.clock)
+    if lost is None or left * lost <= cost or trained < TRAINS_FOR * cost:
+        return None
+    new = trial.segments[-2].workers
+    what = f"shrinks at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
+    why = f"it has become slower; of the {left:.3g} s that are left it saves {left * lost:.3g} s"
+    return d.Resize(
+        trial=trial.number, workers=new, reason=f"{what}: {why}, a restart costs {cost:.2g} s" + _batches(experiment)
+    )
 
 
 def _grows(experiment: State, trial: Trial) -> d.Resize | None:
